@@ -1,0 +1,1 @@
+"""What is learned from: sources, checks, filtering by tokens, parquet and manifests."""

@@ -1,0 +1,1 @@
+"""What is installed, for which hardware: pins, locks, install steps, cards, models."""

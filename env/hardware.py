@@ -1,0 +1,98 @@
+"""Which device is here, and what verl's capability profile makes of it. Imports no torch."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Device:
+    """What training would run on.
+
+    Args:
+        device: "cuda" or "cpu", as verl names it.
+        name: as the driver reports it; "cpu" where there is none.
+        capability: compute capability, None on a CPU.
+        memory_bytes: of the card; 0 on a CPU.
+        count: how many cards of this kind the driver shows; 1 on a CPU.
+    """
+
+    device: str
+    name: str
+    capability: tuple[int, int] | None
+    memory_bytes: int
+    count: int
+
+
+CPU = Device("cpu", "cpu", None, 0, 1)
+
+
+def detect_device() -> Device:
+    """The first card that NVML shows, else :data:`CPU`."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return CPU
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        if count == 0:
+            return CPU
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        name = pynvml.nvmlDeviceGetName(handle)
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+        memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+        name = name.decode() if isinstance(name, bytes) else str(name)
+        return Device("cuda", name, (int(major), int(minor)), memory, int(count))
+    except pynvml.NVMLError:
+        return CPU
+    finally:
+        pynvml.nvmlShutdown()
+
+
+@functools.cache
+def profile_module() -> ModuleType:
+    """verl's ``verl/utils/hardware.py``, loaded from its file.
+
+    ``import verl.utils.hardware`` would run ``verl/__init__.py``, which imports torch and
+    transformers: 10 to 20 seconds that a launcher should not cost. The module itself needs the
+    standard library alone.
+    """
+    path = verl_root() / "utils" / "hardware.py"
+    spec = importlib.util.spec_from_file_location("verl_p40_hardware", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def verl_root() -> Path:
+    """Folder of the installed package verl, found without importing it."""
+    spec = importlib.util.find_spec("verl")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("verl is not installed in this environment: run `make env`")
+    return Path(spec.origin).parent
+
+
+def profile(device: Device, **overrides: Any) -> Any:
+    """verl's HardwareProfile for ``device``.
+
+    Args:
+        overrides: dtype, attn_implementation, torch_compile; None means: decide.
+
+    Raises:
+        ValueError: an override that the device cannot serve.
+    """
+    module = profile_module()
+    return module.detect(
+        device.device, device.capability, **module.installed_kernels(), **overrides
+    )

@@ -1,0 +1,1 @@
+"""What a person starts: presets, training, reward, rollout, metrics."""
