@@ -9,7 +9,7 @@ PROFILE ?=
 PRESET ?= p40-grpo
 OVERRIDES ?=
 MODEL ?=
-DATA ?= --source url --out out/data/gsm8k
+DATA ?= --source url
 ARGS ?=
 ALL ?=
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -78,11 +79,9 @@ def sdist() -> Path:
         requirements = Path(scratch, "requirements.txt")
         requirements.write_text(f"verl=={pin['version']} --hash=sha256:{pin['sha256']}\n")
         # --no-build-isolation: pip reads a sdist's metadata by running its build backend
-        download = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        download += ["--no-binary", "verl", "--no-build-isolation", "--require-hashes"]
-        result = subprocess.run(
-            [*download, "-r", str(requirements), "-d", scratch], capture_output=True, text=True
-        )
+        options = ["--quiet", "--no-deps", "--no-binary", "verl", "--no-build-isolation"]
+        options += ["--require-hashes", "-r", str(requirements), "-d", scratch]
+        result = _pip("download", *options)
         if result.returncode != 0:
             problem = Problem(
                 where=f"verl {pin['version']} (sdist)",
@@ -139,11 +138,21 @@ def apply(patches: Sequence[Path], tree: Path) -> None:
             raise Refused(problem)
 
 
+def _is_installed(tree: Path) -> bool:
+    spec = importlib.util.find_spec("verl")
+    return spec is not None and spec.origin == str(tree / "verl" / "__init__.py")
+
+
+def _pip(*arguments: str) -> subprocess.CompletedProcess[str]:
+    # verl is pinned by hash: a constraint in the user's pip configuration has no say.
+    environment = {**os.environ, "PIP_CONSTRAINT": os.devnull}
+    command = [sys.executable, "-m", "pip", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
 def _install_editable(tree: Path) -> None:
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-    command += ["--no-build-isolation", "-e", str(tree)]
-    # Kept from the terminal: setuptools warns at length about verl's packaging.
-    result = subprocess.run(command, capture_output=True, text=True)
+    # Output kept from the terminal: setuptools warns at length about verl's packaging.
+    result = _pip("install", "--quiet", "--no-deps", "--no-build-isolation", "-e", str(tree))
     if result.returncode != 0:
         raise Refused(Problem(f"pip install -e {tree}", result.stderr.strip()))
 
@@ -153,7 +162,7 @@ def install(prefix: Path) -> bool:
     patches = queue()
     tree = prefix / "src" / "verl"
     want = wanted(patches)
-    if recorded(tree) == want:
+    if recorded(tree) == want and _is_installed(tree):
         return False
     tree.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=tree.parent, prefix="verl.partial-") as folder:
