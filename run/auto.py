@@ -68,6 +68,12 @@ def _strategy(config: DictConfig, said: list[str]) -> None:
     for role in (config.actor_rollout_ref.actor, config.critic):
         if role.strategy == "auto":
             role.strategy = decided
+        elif role.strategy == "fsdp2" and config.trainer.device == "cpu":
+            what = "torch's fully_shard needs an accelerator"
+            raise Refused(Problem("strategy=fsdp2", what, "fsdp, or single at one rank"))
+        elif role.strategy == "single" and ranks != 1:
+            what = f"a plain module is for one rank, and there are {ranks}"
+            raise Refused(Problem("strategy=single", what, "fsdp or fsdp2"))
     reason = "a plain module at one rank" if ranks == 1 else f"sharded over {ranks} ranks"
     said.append(f"strategy={config.actor_rollout_ref.actor.strategy}: {reason}")
 

@@ -52,6 +52,11 @@ def build(preset: Preset, overrides: Sequence[str]) -> DictConfig:
         raise Refused(Problem("configuration", str(error))) from error
 
 
+def given_keys(overrides: Sequence[str]) -> set[str]:
+    """The keys that ``overrides`` set, however they are prefixed."""
+    return {text.lstrip("+~").split("=", 1)[0] for text in overrides}
+
+
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """``(dotted key, value)`` of every leaf; lists and empty mappings are leaves."""
     for key, value in tree.items():

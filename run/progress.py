@@ -28,11 +28,11 @@ KL_METRICS = ("actor/kl_loss", "actor/reward_kl_penalty", "actor/ppo_kl")
 
 
 class Progress:
-    """Follows one run.
+    """Follows one run; a context manager that leaves the terminal as it should be.
 
     Args:
         folder: the run's folder; its files need not exist yet.
-        total_steps: number of the last step.
+        total_steps: number of the last step; None where only the data's size tells.
         console: where to show it; ``console.is_terminal`` decides how.
         clock: seconds since the epoch, the clock of the run's files.
     """
@@ -40,7 +40,7 @@ class Progress:
     def __init__(
         self,
         folder: Path,
-        total_steps: int,
+        total_steps: int | None,
         console: Console,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -54,6 +54,12 @@ class Progress:
         self._reward: float | None = None
         self._kl: float | None = None
         self._view = _Bar(console, total_steps) if console.is_terminal else _Lines(console, clock())
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def update(self) -> None:
         """Read what is new and show it. Cheap enough to be called several times a second."""
@@ -85,18 +91,23 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """By the median of the finished steps; None before the first."""
-        if not self._step_seconds:
+        """By the median of the finished steps; None before the first, or without a total."""
+        if not self._step_seconds or self.total_steps is None:
             return None
         usual = median(self._step_seconds)
         spent = self.now - self._running["step"] if "step" in self._running else 0.0
         return max(0.0, (self.total_steps - self.step) * usual - min(max(spent, 0.0), usual))
 
     @property
+    def of_total(self) -> str:
+        return "" if self.total_steps is None else f"/{self.total_steps}"
+
+    @property
     def position(self) -> str:
-        if self.step >= self.total_steps:
-            return f"step {self.step}/{self.total_steps}, finishing"
-        return f"step {self.step + 1}/{self.total_steps}"
+        if self.total_steps is not None and self.step >= self.total_steps:
+            return f"step {self.step}{self.of_total}, finishing"
+        before = "before " if self.step == 0 and "step" not in self._running else ""
+        return f"{before}step {self.step + 1}{self.of_total}"
 
     @property
     def activity(self) -> str:
@@ -151,7 +162,7 @@ class _Lines:
     def step_done(self, progress: Progress) -> None:
         seconds = progress.last_step_seconds
         took = "" if seconds is None else f" in {duration(seconds)}"
-        head = f"step {progress.step}/{progress.total_steps} done{took}"
+        head = f"step {progress.step}{progress.of_total} done{took}"
         self._say(progress, ": ".join(filter(None, [head, progress.results])))
 
     def show(self, progress: Progress) -> None:
@@ -173,7 +184,7 @@ class _Lines:
 class _Bar:
     """A bar that is drawn over itself, for a terminal."""
 
-    def __init__(self, console: Console, total_steps: int) -> None:
+    def __init__(self, console: Console, total_steps: int | None) -> None:
         self._bar = rich.progress.Progress(
             rich.progress.TextColumn("{task.fields[position]}", markup=False),
             rich.progress.BarColumn(bar_width=20),
