@@ -43,7 +43,7 @@ class Problem:
         return text
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818 - reads like the sentence that is printed
     """The command cannot go on; carries every problem found, not only the first."""
 
     def __init__(self, problems: Problem | Iterable[Problem], exit_code: int = REFUSED) -> None:

@@ -120,7 +120,9 @@ class Progress:
     @property
     def outlook(self) -> str:
         left = self.seconds_left
-        return "" if left is None else f"about {duration(left)} left"
+        if left is None or self.step == self.total_steps:
+            return ""
+        return f"about {duration(left)} left"
 
     @property
     def results(self) -> str:

@@ -67,7 +67,8 @@ def _data(
     except Refused as refused:
         if not spec.optional or refused.exit_code != UNREACHABLE:
             raise
-        said.append(f"no {spec.name}, which is optional here: {refused.problems[0]}")
+        first = refused.problems[0]
+        said.append(f"without {spec.name}, which is optional here: {first.what} -> {first.do}")
         return []
     return [options.folder]
 

@@ -24,7 +24,7 @@ from rich.text import Text
 from env import errors, paths
 from env.errors import Problem, Refused
 from run.jsonl import Tail, number
-from run.phases import in_words
+from run.phases import WORDS, in_words
 
 MISSING = "-"
 MAX_ROWS = 24
@@ -260,7 +260,8 @@ def _phases(steps: Mapping[int, dict[str, Any]]) -> RenderableType:
     table = Table("phase", box=None, header_style="bold")
     table.add_column("median seconds a step", justify="right")
     for phase, values in sorted(seconds.items(), key=lambda item: -median(item[1])):
-        if median(values) >= 0.05:
+        # generate_sequences and its like are parts of a phase, as the worker timed them
+        if phase in WORDS and median(values) >= 0.05:
             table.add_row(in_words(phase), f"{median(values):.1f}")
     table.add_row("the whole step", f"{median(whole):.1f}" if whole else MISSING)
     return table
@@ -298,6 +299,12 @@ def _next() -> Text:
     )
 
 
+def console() -> Console:
+    """Where a run is shown: the terminal as it is, elsewhere lines of a fixed width."""
+    terminal = Console()
+    return terminal if terminal.is_terminal else Console(width=PLAIN_WIDTH)
+
+
 def find(run: str) -> Path:
     """The folder of ``run``: a path, or an id below out/runs/ (``latest`` is one too)."""
     folder = Path(run)
@@ -308,10 +315,7 @@ def command() -> None:
     parser = argparse.ArgumentParser(prog="python -m run.summary", description="What a run did.")
     parser.add_argument("run", nargs="?", default="latest", help="an id or a folder")
     folder = find(parser.parse_args().run)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PLAIN_WIDTH)
-    console.print(summarise(folder))
+    console().print(summarise(folder))
 
 
 if __name__ == "__main__":

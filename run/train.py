@@ -26,6 +26,7 @@ from env import hardware, paths, variables
 from env.errors import INTERRUPTED, OK, REFUSED, main
 from run import auto, config, folder, launch, preset, sources
 from run.progress import Progress
+from run.summary import console as plain_or_terminal
 from run.summary import summarise
 
 LOG_TAIL_LINES = 30
@@ -37,7 +38,7 @@ def train(options: argparse.Namespace) -> int:
     settings = config.build(chosen, options.overrides)
     said = auto.resolve(settings, hardware.detect_device())
     place = folder.create(paths.out() / "runs", chosen.name)
-    console = Console()
+    console = plain_or_terminal()
     print(f"run {place.name}: {chosen.description}")
     given = config.given_keys(options.overrides)
     said += sources.provide(settings, chosen, options.model, given, lambda text: print(f"  {text}"))
@@ -84,7 +85,6 @@ def _command(place: Path) -> list[str]:
 
 def _environment(ray: Path) -> Mapping[str, str]:
     environment = dict(os.environ)
-    variables.apply(environment)
     root = str(paths.ROOT)
     # Ray's workers inherit it: they import run.metrics and run.reward by name.
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
@@ -106,6 +106,7 @@ def _tell_failure(log: Path, code: int) -> None:
 
 
 def command() -> int:
+    variables.apply()
     parser = argparse.ArgumentParser(
         prog="python -m run.train",
         description=__doc__,

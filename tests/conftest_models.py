@@ -10,22 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from env import models
-from env.errors import UNREACHABLE, Refused
 from tests.fake_hub import FakeHub
 
 PARAMETERS = 4 * 3 + 5
-
-
-@pytest.fixture(scope="session", name="smollm2")
-def smollm2() -> Path:
-    """The folder of SmolLM2-135M-Instruct, made once (about half a minute) and kept in out/."""
-    try:
-        return models.fetch("smollm2-135m-instruct")
-    except Refused as refused:
-        if refused.exit_code == UNREACHABLE:
-            pytest.skip(f"SmolLM2 could not be had: {refused}")
-        raise
 
 
 @pytest.fixture(name="hub")

@@ -15,7 +15,6 @@ from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, Thread
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import pytest
 
 from env import paths
 
@@ -75,16 +74,6 @@ def child(code: Sequence[str], **environment: str) -> subprocess.CompletedProces
 
 def prepare_cli(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     return child(["-m", "data.prepare", *map(str, arguments)], **environment)
-
-
-def gsm8k() -> Path:
-    """Folder of GSM8K's published files; skips the test where there is none."""
-    given = os.environ.get("GSM8K_DIR")
-    places = [Path(given)] if given else [paths.DOWNLOADS, paths.out() / "downloads" / "gsm8k"]
-    for place in places:
-        if all((place / f"{split}.jsonl").is_file() for split in GSM8K_ROWS):
-            return place
-    pytest.skip("no GSM8K: set GSM8K_DIR to a folder with train.jsonl and test.jsonl")
 
 
 @contextmanager

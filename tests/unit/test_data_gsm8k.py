@@ -17,23 +17,10 @@ pytestmark = pytest.mark.gsm8k
 
 
 @pytest.fixture(scope="module")
-def gsm8k() -> Path:
-    return given.gsm8k()
-
-
-@pytest.fixture(scope="module")
 def prepared(gsm8k: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("gsm8k") / "out"
     prepare(Options("dir", input=gsm8k, out=out))
     return out
-
-
-@pytest.fixture(scope="module")
-def qwen() -> Path:
-    try:
-        return qwen_tokenizer.folder()
-    except qwen_tokenizer.UnavailableError as reason:
-        pytest.skip(f"no Qwen2.5 tokenizer: {reason}")
 
 
 def test_it_is_the_pinned_one(gsm8k: Path) -> None:

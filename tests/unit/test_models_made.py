@@ -13,7 +13,6 @@ from env.errors import UNREACHABLE, Refused
 from env.models import package, tiny
 from env.models.folder import read_record, sha256
 from env.models.names import Wheel
-from tests.conftest_models import smollm2 as _smollm2  # noqa: F401 - a fixture
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -144,14 +143,6 @@ def test_graded_reports_the_accuracy_of_normalised_and_gives_one_only_to_it() ->
         assert result["acc"] == expected, text
         assert (result["score"] == 1.0) == bool(expected), text
         assert result["format"] == normalised("generated", text, truth)["format"]
-
-
-@pytest.fixture(scope="module")
-def gsm8k() -> Path:
-    folder = os.environ.get("GSM8K_DIR")
-    if not folder:
-        pytest.skip("GSM8K_DIR is not set to a folder with GSM8K's train.jsonl and test.jsonl")
-    return Path(folder)
 
 
 @pytest.mark.gsm8k

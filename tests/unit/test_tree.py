@@ -51,8 +51,7 @@ TOO_NEW = {
 
 def git(*arguments: str) -> list[str]:
     done = subprocess.run(["git", "-C", ROOT, *arguments], capture_output=True, text=True)
-    if done.returncode == 128:
-        pytest.skip("not a git checkout")
+    assert done.returncode == 0, done.stderr
     return [name for name in done.stdout.split("\0") if name]
 
 

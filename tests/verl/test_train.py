@@ -1,0 +1,261 @@
+"""``python -m run.train``, whole: real verl, real Ray, the random two-layer model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from omegaconf import OmegaConf
+
+WAIT_SECONDS = 120
+
+
+def start(out: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    environment = {**os.environ, "VERL_P40_OUT": str(out)}
+    command = [sys.executable, "-m", "run.train", *arguments]
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    said, complained = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, said, complained)
+
+
+def latest(out: Path) -> Path:
+    return (out / "runs" / "latest").resolve()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def wait_for(there: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not there():
+        assert time.monotonic() < deadline, f"{what} did not come within {WAIT_SECONDS} s"
+        time.sleep(0.1)
+
+
+def processes_of(out: Path) -> list[str]:
+    """Command lines of all that was started with this output folder in its environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("VERL_P40_OUT") == str(out):
+                found.append(" ".join(process.cmdline())[:120])
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("out")
+
+
+@pytest.fixture(scope="module")
+def grpo(out: Path) -> subprocess.CompletedProcess[str]:
+    return finish(start(out, "--preset", "tiny"))
+
+
+@pytest.fixture(scope="module")
+def grpo_run(grpo: subprocess.CompletedProcess[str], out: Path) -> Path:
+    assert grpo.returncode == 0, grpo.stderr
+    return out / "runs" / grpo.stdout.split()[1].rstrip(":")
+
+
+def test_the_runs_id_is_printed_first(grpo_run: Path) -> None:
+    assert grpo_run.is_dir()
+    assert grpo_run.name.endswith("-tiny")
+
+
+def test_every_step_leaves_its_metrics(grpo_run: Path) -> None:
+    steps = {line["step"]: line["metrics"] for line in lines(grpo_run / "metrics.jsonl")}
+    assert sorted(steps) == [0, 1, 2, 3]
+    for step in (1, 2, 3):
+        metrics = steps[step]
+        assert metrics["actor/grad_norm"] > 0
+        assert metrics["training/rollout_probs_diff_max"] < 1e-5
+        assert {"actor/pg_loss", "actor/kl_loss", "response_length/mean"} <= metrics.keys()
+    # the policy moved, so the distance to the reference did
+    assert steps[1]["actor/kl_loss"] == pytest.approx(0, abs=1e-6)
+    assert steps[3]["actor/kl_loss"] > 1e-6
+
+
+def test_validation_comes_before_and_after(grpo_run: Path) -> None:
+    steps = {line["step"]: line["metrics"] for line in lines(grpo_run / "metrics.jsonl")}
+    name = "val-core/verl-p40/tiny/acc/mean@1"
+    assert name in steps[0]
+    assert name in steps[3]
+
+
+def test_every_phase_that_starts_ends(grpo_run: Path) -> None:
+    events = lines(grpo_run / "phases.jsonl")
+    open_phases: list[str] = []
+    for event in events:
+        if event["event"] == "start":
+            open_phases.append(event["phase"])
+        else:
+            assert open_phases.pop() == event["phase"]
+            assert event["seconds"] >= 0
+    assert open_phases == []
+    seen = {event["phase"] for event in events if event["step"] == 2}
+    assert {"step", "gen", "reward", "old_log_prob", "ref", "adv", "update_actor"} <= seen
+
+
+def test_samples_hold_four_responses_a_prompt_and_their_scores(grpo_run: Path) -> None:
+    samples = lines(grpo_run / "samples" / "train" / "1.jsonl")
+    prompts = [sample["input"] for sample in samples]
+    assert len(samples) == 16
+    assert all(len(set(prompts[row : row + 4])) == 1 for row in range(0, 16, 4))
+    assert len(set(prompts)) == 4
+    assert all({"output", "score", "acc", "format"} <= sample.keys() for sample in samples)
+
+
+def test_the_configuration_is_whole_and_names_its_decisions(grpo_run: Path) -> None:
+    config = OmegaConf.load(grpo_run / "config.yaml")
+    assert config.trainer.device == "cpu"
+    assert config.actor_rollout_ref.actor.strategy == "single"
+    assert config.hardware.dtype == "float32"
+    assert "wandb" not in config.trainer.logger
+    decided = (grpo_run / "train.log").read_text().split("decided: ")[1:]
+    assert any(text.startswith("strategy=single") for text in decided)
+
+
+def test_the_end_is_a_summary(grpo: subprocess.CompletedProcess[str], grpo_run: Path) -> None:
+    assert f"Run {grpo_run.name}" in grpo.stdout
+    assert "Next:" in grpo.stdout
+    assert grpo.stderr == ""
+
+
+def test_latest_points_to_the_run(grpo_run: Path, out: Path) -> None:
+    link = out / "runs" / "latest"
+    assert link.is_symlink()
+    assert os.readlink(link) != str(link.resolve())  # relative: the folder may move
+    assert grpo_run.exists()
+
+
+def test_nothing_is_left_running(grpo_run: Path, out: Path) -> None:
+    assert processes_of(out) == []
+
+
+def test_ppo_trains_a_critic_and_saves_what_a_hub_can_load(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+
+    overrides = ["algorithm.adv_estimator=gae", "actor_rollout_ref.rollout.n=1"]
+    overrides += ["actor_rollout_ref.actor.use_kl_loss=false", "algorithm.use_kl_in_reward=true"]
+    overrides += ["trainer.total_training_steps=2", "trainer.save_freq=1"]
+    overrides += ["trainer.max_actor_ckpt_to_keep=1", "trainer.val_before_train=false"]
+    done = finish(start(tmp_path, "--preset", "tiny", *overrides))
+    assert done.returncode == 0, done.stderr
+    run = latest(tmp_path)
+    last = lines(run / "metrics.jsonl")[-1]["metrics"]
+    assert last["critic/grad_norm"] > 0
+    assert "actor/reward_kl_penalty" in last
+    kept = {path.parent.name for path in (run / "checkpoints").glob("*/actor")}
+    assert kept == {"global_step_2"}
+    checkpoint = run / "checkpoints" / "global_step_2"
+    AutoModelForCausalLM.from_pretrained(checkpoint / "actor" / "huggingface")
+    AutoModelForTokenClassification.from_pretrained(checkpoint / "critic" / "huggingface")
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run of many steps, under way."""
+    many = ["trainer.total_training_steps=100000", "trainer.total_epochs=100000"]
+    arguments = ["--preset", "tiny", *many, "trainer.val_before_train=false"]
+    process = start(tmp_path, *arguments, start_new_session=True)
+    wait_for(lambda: (latest(tmp_path) / "metrics.jsonl").exists(), "the first step")
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_ctrl_c_ends_with_130_and_leaves_no_process(
+    endless: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    # as a terminal does: to the whole foreground group
+    os.killpg(endless.pid, signal.SIGINT)
+    done = finish(endless)
+    assert done.returncode == 130, done.stderr
+    assert str(latest(tmp_path)) in done.stderr
+    assert "Traceback" not in done.stderr
+    assert processes_of(tmp_path) == []
+
+
+def test_sigterm_ends_with_143_and_leaves_no_process(
+    endless: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    endless.terminate()
+    assert finish(endless).returncode == 143
+    assert processes_of(tmp_path) == []
+
+
+def test_kill_9_of_the_launcher_takes_everything_with_it(
+    endless: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    endless.kill()
+    endless.wait()
+    wait_for(lambda: not processes_of(tmp_path), "the end of every process")
+
+
+def test_a_failure_shows_the_end_of_the_log_and_ends_with_1(tmp_path: Path) -> None:
+    broken = ["data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=4"]
+    done = finish(start(tmp_path, "--preset", "tiny", *broken))
+    assert done.returncode == 1
+    assert "AssertionError" in done.stderr
+    assert str(latest(tmp_path) / "train.log") in done.stderr
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--preset", "p40-gpro"], "did you mean p40-grpo?"),
+        (["--preset", "tiny", "data.train_batch_sise=8"], "did you mean data.train_batch_size?"),
+        (["--preset", "tiny", "trainer.device=cuda"], "make demo"),
+        (["--preset", "tiny", "--model", "no-such-model"], "no-such-model"),
+    ],
+)
+def test_what_is_wrong_is_refused_before_anything_is_made(
+    arguments: list[str], complaint: str, tmp_path: Path
+) -> None:
+    import torch
+
+    if "trainer.device=cuda" in arguments and torch.cuda.is_available():
+        arguments = ["--preset", "p40-gpro"]
+        complaint = "did you mean p40-grpo?"
+    done = finish(start(tmp_path, *arguments))
+    assert done.returncode == 1, done.stderr
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("runs/*/config.yaml"))
+
+
+def test_it_trains_without_a_hub_in_reach(tmp_path: Path) -> None:
+    environment = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    before = {key: os.environ.get(key) for key in environment}
+    os.environ.update(environment)
+    try:
+        short = ["trainer.total_training_steps=1", "trainer.val_before_train=false"]
+        done = finish(start(tmp_path, "--preset", "tiny", *short))
+    finally:
+        for key, value in before.items():
+            os.environ.pop(key) if value is None else os.environ.update({key: value})
+    assert done.returncode == 0, done.stderr
