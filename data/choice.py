@@ -35,12 +35,20 @@ def fates(options: Options, found: Survey) -> bytearray:
                 if fate[position] == KEPT and position not in drawn:
                     fate[position] = NOT_SAMPLED
     if KEPT not in fate[: found.spans["train"].stop]:
-        overlong = fate.count(OVERLONG)
-        what = f"no row is left of {len(found.spans['train'])} ({overlong} overlong in all)"
-        raise Refused(
-            Problem("the train split", what, "a row or more", "raise --max-prompt-tokens")
-        )
+        raise Refused(_nothing_left(fate[: found.spans["train"].stop]))
     return fate
+
+
+def _nothing_left(fate: bytearray) -> Problem:
+    expected = "a good row or more"
+    if not fate:
+        return Problem("the train split", "holds no row", expected, "correct the source")
+    overlong = fate.count(OVERLONG)
+    what = (
+        f"no row is left of {len(fate):,} ({overlong:,} overlong, {fate.count(QUARANTINED):,} bad)"
+    )
+    do = "raise --max-prompt-tokens" if overlong else "correct the source"
+    return Problem("the train split", what, expected, do)
 
 
 def _sample(positions: Iterator[int], rows: int, seed: int, start: int) -> set[int]:

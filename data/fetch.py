@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
@@ -42,13 +43,26 @@ def published_files() -> dict[str, Path]:
 
 
 def url(split: str) -> str:
-    """Address of ``<split>.jsonl``, at the mirror that GSM8K_URL names if it is set."""
+    """Address of ``<split>.jsonl``, at the mirror that GSM8K_URL names if it is set.
+
+    Raises:
+        Refused: the mirror's address holds what may be secret; addresses are shown and kept.
+    """
     mirror = os.environ.get(MIRROR)
     if mirror:
+        if "@" in mirror or "?" in mirror:
+            what = "holds a user, a password or a query"
+            raise Refused(Problem(MIRROR, what, "a plain address of a folder", "leave them out"))
         return f"{mirror.rstrip('/')}/{split}.jsonl"
     gsm8k = pins()["data"]["gsm8k"]
     address: str = gsm8k["url"].format(commit=gsm8k["commit"], file=f"{split}.jsonl")
     return address
+
+
+def without_secrets(text: str) -> str:
+    """``text`` without the user, password and query of every address in it."""
+    text = re.sub(r"(\w://)[^/\s@]*@", r"\1", text)
+    return re.sub(r"(\w://[^\s?]*)\?[^\s'\")]*", r"\1", text)
 
 
 def _published(split: str) -> Path:

@@ -20,6 +20,7 @@ from data.manifest import File
 from data.survey import messages
 
 ROW_GROUP = 1024
+_BAD_ROW = ("file", "line", "field", "value", "reason", "detail")
 RAW = pa.schema([("question", pa.string()), ("answer", pa.string())])
 # The columns that verl's RLHFDataset and reward managers read.
 RL = pa.schema(
@@ -142,5 +143,17 @@ def dropped_row(row: Row, split: str, index: int, prompt_tokens: int) -> dict[st
 
 
 def bad_row(bad: BadRow) -> dict[str, Any]:
-    keys = ("file", "line", "field", "value", "reason", "detail")
-    return {key: getattr(bad, key) for key in keys}
+    return {key: getattr(bad, key) for key in _BAD_ROW}
+
+
+def is_quarantine(path: Path) -> bool:
+    """Whether ``path`` is a file of :func:`bad_row` lines, or an empty one, by its first line."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        line = stream.readline(1 << 20)
+    try:
+        first = json.loads(line or "{}")
+    except (ValueError, RecursionError):
+        return False
+    return not line or (isinstance(first, dict) and tuple(first) == _BAD_ROW)

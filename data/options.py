@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data import manifest
+from data import checks, files, manifest
 from env import paths
 from env.errors import Problem, Refused
 
 # verl's own, from its GSM8K example.
 INSTRUCTION = 'Let\'s think step by step and output the final answer after "####".'
 SOURCES = ("dir", "url", "hf", "generated")
+MOST_BATCH = 1 << 16
 # All that a prepared folder holds.
 _OURS = {"train.parquet", "test.parquet", "raw", "dropped.jsonl", manifest.FILE}
 
@@ -81,24 +82,36 @@ def check(options: Options) -> None:
     if (options.source == "dir") != (options.input is not None):
         expected = "a folder with --source dir, and only there"
         problems.append(Problem("--input", f"is {options.input}", expected, "add or remove it"))
+    if not options.folder.name:
+        problems.append(Problem("--out", f"is {options.folder}", "a folder to write", "choose one"))
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", options.data_name):
         expected = "letters, digits, dot, dash, underscore"
         problems.append(Problem("--name", f"is {options.name!r}", expected, "choose another"))
     if options.max_prompt_tokens is not None and options.tokenizer is None:
         do = "add --tokenizer FOLDER"
         problems.append(Problem("--max-prompt-tokens", "cannot be counted", "a tokenizer", do))
-    for option in ("max_prompt_tokens", "rows", "batch_size"):
+    for option in ("max_prompt_tokens", "rows", "batch_size", "train_rows"):
         value = getattr(options, option)
         if value is not None and value < 1:
-            where = "--" + option.replace("_", "-")
-            problems.append(Problem(where, f"is {value}", "1 or more", "correct it"))
+            problems.append(Problem(_flag(option), f"is {value}", "1 or more", "correct it"))
+    if options.batch_size > MOST_BATCH:
+        what, expected = f"is {options.batch_size:,}", f"at most {MOST_BATCH:,}"
+        problems.append(Problem("--batch-size", what, expected, "correct it"))
+    for option in ("input", "out", "instruction", "tokenizer", "quarantine"):
+        text = str(getattr(options, option) or "")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            # Neither parquet nor the manifest can hold it.
+            what = f"is {checks.shorten(text)!r}"
+            problems.append(Problem(_flag(option), what, "text in UTF-8", "choose another"))
     if problems:
         raise Refused(problems)
 
 
 def check_place(options: Options) -> None:
     """Raise Refused unless the folder can be replaced whole without losing what is not ours."""
-    folder, problems = options.folder, []
+    folder, problems = options.folder, _wrong_quarantine(options)
     do = "choose another folder: --out"
     if folder.exists() and not folder.is_dir():
         problems.append(Problem(str(folder), "is no folder", "a folder to write", do))
@@ -110,8 +123,22 @@ def check_place(options: Options) -> None:
             problems.append(Problem(str(folder), what, "an empty or a prepared folder", do))
     if options.input and folder in (options.input.resolve(), *options.input.resolve().parents):
         problems.append(Problem(str(folder), "holds the input", "another folder", do))
-    if options.quarantine and folder in options.quarantine.resolve().parents:
-        do = "choose a file elsewhere"
-        problems.append(Problem("--quarantine", f"lies in {folder}", "a file outside it", do))
     if problems:
         raise Refused(problems)
+
+
+def _wrong_quarantine(options: Options) -> list[Problem]:
+    """What is wrong with the place for bad rows; nothing but an earlier quarantine is replaced."""
+    file, do = options.quarantine, "choose a file elsewhere"
+    if file is None:
+        return []
+    if options.folder in file.resolve().parents:
+        return [Problem("--quarantine", f"lies in {options.folder}", "a file outside it", do)]
+    if file.exists() and not files.is_quarantine(file):
+        what = f"{file} is there, and this command has not written it"
+        return [Problem("--quarantine", what, "a new file, or an earlier quarantine", do)]
+    return []
+
+
+def _flag(option: str) -> str:
+    return "--" + option.replace("_", "-")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import glob
 import os
 import secrets
 import shutil
@@ -97,8 +98,12 @@ def _clean(target: Path) -> None:
             shutil.rmtree(aside)
         else:
             aside.rename(target)
-    for left in target.parent.glob(f".{target.name}.new-*"):
-        held = os.open(left, os.O_RDONLY)
+    for left in target.parent.glob(f".{glob.escape(target.name)}.new-*"):
+        try:
+            held = os.open(left, os.O_RDONLY)
+        except FileNotFoundError:
+            # Its run has just ended and removed it.
+            continue
         with suppress(BlockingIOError):
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left)

@@ -27,6 +27,7 @@ from data.options import SOURCES, Options, check, check_place
 from data.sources import Source
 from data.survey import survey
 from data.tokens import Counter
+from env.disk import refusals_told
 from env.errors import Refused, main
 
 __all__ = ["Options", "prepare"]
@@ -37,9 +38,15 @@ def prepare(options: Options, say: Callable[[str], object] = print) -> Manifest:
 
     Raises:
         Refused: wrong options, a source that cannot be had or read, or bad rows without
-            ``quarantine``; the folder that was there before is untouched.
+            ``quarantine``, or a disk that is full or closed to us; the folder that was there
+            before is untouched.
     """
     check(options)
+    with refusals_told(options.folder):
+        return _prepare(options, say)
+
+
+def _prepare(options: Options, say: Callable[[str], object]) -> Manifest:
     placement.recover(options.folder)
     check_place(options)
     source = _open(options)

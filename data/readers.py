@@ -19,6 +19,8 @@ from env.errors import Problem, Refused
 # A longer line is refused unread, so that no line can fill the memory.
 LONGEST_LINE = 1 << 20
 FIELDS = ("question", "answer")
+# Values that Python cannot hold (a date of the year 5,881,580) are ValueErrors or OverflowErrors.
+_UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 Reader = Callable[[Path, str, int], Iterator[RawRow]]
 
@@ -47,7 +49,7 @@ def parquet(path: Path, name: str, batch_size: int) -> Iterator[RawRow]:
             # Threads would free each other's memory, and the allocator then keeps it.
             batches = file.iter_batches(batch_size, columns=list(FIELDS), use_threads=False)
             yield from _rows(name, batches, batch_size)
-    except (pa.ArrowException, OSError) as error:
+    except _UNREADABLE as error:
         raise _unreadable(path, "parquet file", error) from error
 
 
@@ -58,7 +60,7 @@ def arrow(path: Path, name: str, batch_size: int) -> Iterator[RawRow]:
         with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
             _need_columns(name, stream.schema)
             yield from _rows(name, stream, batch_size)
-    except (pa.ArrowException, OSError) as error:
+    except _UNREADABLE as error:
         raise _unreadable(path, "Arrow stream", error) from error
 
 
@@ -71,6 +73,10 @@ def _parsed(name: str, number: int, line: bytes) -> RawRow:
         return _bad_line(name, number, around, "invalid UTF-8", detail)
     try:
         value = json.loads(text)
+    except json.JSONDecodeError as error:
+        # Its own words count lines within this one.
+        detail = f"{error.msg} at character {error.pos + 1}"
+        return _bad_line(name, number, text.strip(), "invalid JSON", detail)
     except (ValueError, RecursionError) as error:
         return _bad_line(name, number, text.strip(), "invalid JSON", str(error) or "too deep")
     if not isinstance(value, dict):
@@ -125,18 +131,20 @@ def _bad_line(name: str, number: int, value: str, reason: str, detail: str = "")
 
 
 def _need_columns(name: str, schema: pa.Schema) -> None:
-    missing = [field for field in FIELDS if field not in schema.names]
-    if missing:
-        has = ", ".join(schema.names) or "no column"
-        raise Refused(
-            Problem(
-                f"{name}, column {field}",
-                f"is missing (there are: {has})",
-                "columns question and answer",
-                "rename the columns",
-            )
-            for field in missing
+    has = ", ".join(schema.names) or "no column"
+    counts = {field: schema.names.count(field) for field in FIELDS}
+    problems = [
+        Problem(
+            f"{name}, column {field}",
+            f"stands there {count} times" if count else f"is missing (there are: {has})",
+            "columns question and answer",
+            "rename the columns",
         )
+        for field, count in counts.items()
+        if count != 1
+    ]
+    if problems:
+        raise Refused(problems)
 
 
 def _unreadable(path: Path, kind: str, error: Exception) -> Refused:

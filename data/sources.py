@@ -14,7 +14,7 @@ from typing import Any
 
 from data import generated, manifest, readers
 from data.checks import RawRow
-from data.fetch import published_files
+from data.fetch import published_files, without_secrets
 from data.manifest import SPLITS
 from env.errors import UNREACHABLE, Problem, Refused
 from env.pins import pins
@@ -129,10 +129,11 @@ def from_hub() -> Source:
         )
     # requests' errors are OSErrors; what the hub's client refuses by itself is a ValueError.
     except (OSError, ValueError) as error:
+        first = str(error).splitlines()[0] if str(error) else repr(error)
         raise Refused(
             Problem(
-                f"{constants.ENDPOINT}/datasets/{GSM8K} (revision {revision})",
-                f"cannot be fetched: {str(error).splitlines()[0] if str(error) else repr(error)}",
+                without_secrets(f"{constants.ENDPOINT}/datasets/{GSM8K} (revision {revision})"),
+                f"cannot be fetched: {without_secrets(first)}",
                 "main/train-*.parquet and main/test-*.parquet",
                 "set HF_ENDPOINT to a mirror, or lay the files in a folder and use "
                 "--source dir --input FOLDER",
@@ -179,6 +180,10 @@ def _of_files(
     def named(path: Path) -> str:
         return path.relative_to(folder).as_posix() if folder else path.name
 
+    # A folder cannot be hashed, and a pipe would be waited for without end.
+    odd = [path for path in chain(*found.values()) if not path.is_file()]
+    if odd:
+        raise Refused(Problem(str(path), "is no file", "a file", "correct it") for path in odd)
     files = {split: [InputFile.of(path, named(path)) for path in found[split]] for split in found}
     listed = {
         split: [{"file": file.name, "sha256": file.sha256} for file in of_split]
@@ -220,16 +225,16 @@ def _laid_out(folder: Path) -> dict[str, list[Path]]:
 def _saved_to_disk(folder: Path) -> dict[str, list[Path]]:
     do = "write it again: datasets' DatasetDict.save_to_disk"
     try:
-        names = json.loads((folder / "dataset_dict.json").read_text())["splits"]
+        names = json.loads((folder / "dataset_dict.json").read_text("utf-8"))["splits"]
         found = {}
         for split in (split for split in SPLITS if split in names):
-            state = json.loads((folder / split / "state.json").read_text())
+            state = json.loads((folder / split / "state.json").read_text("utf-8"))
             # A row order kept apart from the rows; today's save_to_disk never writes one.
             if state.get("_indices_data_files"):
                 raise Refused(Problem(f"{folder / split}", "has an index of its own", "none", do))
             files = [Path(entry["filename"]).name for entry in state["_data_files"]]
             found[split] = [folder / split / name for name in files]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         expected = "a whole folder written by save_to_disk"
         raise Refused(Problem(str(folder), f"cannot be read: {error!r}", expected, do)) from error
     problems = [

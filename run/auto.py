@@ -1,8 +1,9 @@
 """Decides what a configuration leaves open: every value ``auto``, and what the device cannot do.
 
-Until a planner proposes sizes, these are conservative: what fits a 24 GB card in fp32 with
-Qwen2.5-0.5B, 256 prompt and 256 response tokens (16.6 GiB at the peak of PPO with a critic), and is
-a good cut on a CPU. Each decision is returned as a sentence, to be said aloud once.
+Until a planner proposes sizes, these are conservative: with Qwen2.5-0.5B in fp32, 256 prompt and
+256 response tokens, they stay below the 22,919 MiB of a Tesla P40 on a GPU whose allocator was
+capped to that (16.8 GiB at the peak of GRPO; PPO with a critic and a reference ran out of memory at
+4 rows, so it gets 2). Each decision is returned as a sentence, to be said aloud once.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from run.config import default, flatten
 
 # Sequences per forward and backward pass, without gradients, and in one go of the rollout.
 UPDATE_ROWS = 4
+UPDATE_ROWS_WITH_CRITIC = 2
 FORWARD_ROWS = 8
 ROLLOUT_ROWS = 128
 
@@ -122,14 +124,16 @@ def _open_sizes(config: DictConfig) -> Iterator[tuple[str, int, int]]:
     """(key, rows to be divided, most rows at a time) of every size that says ``auto``."""
     n = config.actor_rollout_ref.rollout.n
     ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
+    with_critic = config.algorithm.adv_estimator == "gae"
+    update_rows = UPDATE_ROWS_WITH_CRITIC if with_critic else UPDATE_ROWS
     rows = {
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": (
             config.actor_rollout_ref.actor.ppo_mini_batch_size * n // ranks,
-            UPDATE_ROWS,
+            update_rows,
         ),
         "critic.ppo_micro_batch_size_per_gpu": (
             config.critic.ppo_mini_batch_size * n // ranks,
-            UPDATE_ROWS,
+            update_rows,
         ),
         "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": (
             config.data.train_batch_size * n // ranks,

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from env import paths
+from env.disk import refusals_told
 from env.errors import UNREACHABLE, Problem, Refused
 from env.models import hub, package, tiny
 from env.models.checks import compare, parameters, verify
@@ -55,10 +56,15 @@ def fetch(
             only its size. What was just fetched is always read and compared.
 
     Raises:
-        Refused: what is asked for is wrong, or is no safetensors model; exit code 3: it cannot be
-            had, with the files, sizes and hashes to lay where by hand.
+        Refused: what is asked for is wrong, or is no safetensors model, or the disk is full or
+            closed to us; exit code 3: it cannot be had, with the files, sizes and hashes to lay
+            where by hand.
     """
-    wanted = resolve(what, source, revision, endpoint)
+    with refusals_told(paths.out() / "models"):
+        return _fetch(resolve(what, source, revision, endpoint), check_hashes)
+
+
+def _fetch(wanted: Wanted, check_hashes: bool) -> Path:
     folder = paths.model(wanted.name)
     if _is_there(wanted, folder, check_hashes):
         return folder
@@ -88,6 +94,9 @@ def _is_same(wanted: Wanted, folder: Path, record: Record) -> bool:
         return record.repo == _origin(wanted) and not compare(
             wanted.folder, record.files, hashes=True
         )
+    if wanted.folder is None and record.repo != _origin(wanted):
+        # Another organisation's model has the same name.
+        return False
     if wanted.said_source not in (None, record.source, "folder"):
         return False
     expected = _revision(wanted, record.source)

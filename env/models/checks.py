@@ -114,7 +114,7 @@ def _weights(folder: Path) -> Iterator[Problem]:
     elif (folder / INDEX).exists():
         try:
             tensors = shards((folder / INDEX).read_bytes())
-        except ValueError as error:
+        except (ValueError, OSError, RecursionError) as error:
             yield Problem(str(folder / INDEX), str(error), "an index of shards", "fetch it again")
             return
     else:
@@ -156,7 +156,7 @@ def _json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except OSError:
         return None
-    except ValueError:
+    except (ValueError, RecursionError):
         return "no JSON"
 
 

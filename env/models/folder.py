@@ -69,9 +69,25 @@ def read_record(folder: Path) -> Record | None:
     try:
         table = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         table["files"] = {name: Fact(**fact) for name, fact in table["files"].items()}
-        return Record(**table)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        record = Record(**table)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+    return record if _is_well_formed(record) else None
+
+
+def _is_well_formed(record: Record) -> bool:
+    """Whether all has the type that it should have, and every file is one of the folder itself."""
+    texts = (record.name, record.source, record.repo or "", record.revision or "", record.license)
+    return (
+        all(isinstance(text, str) for text in texts)
+        and isinstance(record.parameters, int)
+        and all(
+            name == Path(name).name
+            and isinstance(fact.bytes or 0, int)
+            and isinstance(fact.sha256 or "", str)
+            for name, fact in record.files.items()
+        )
+    )
 
 
 def is_pickle(name: str) -> bool:

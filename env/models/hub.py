@@ -120,7 +120,7 @@ def _with_pins(listing: Listing, pinned: Mapping[str, Fact]) -> dict[str, Remote
 def _shards(listing: Listing, index: Path) -> list[str]:
     try:
         named = sorted(shards(index.read_bytes()))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         index.unlink()
         raise Refused(
             Problem(f"{listing.url}, {INDEX}", str(error), "an index of shards")

@@ -10,13 +10,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import requests
 
 from env.errors import UNREACHABLE, Problem, Refused
-from env.models.download import RemoteFile, TransientError, get, host, with_retries
-from env.models.names import Wanted
+from env.models.download import RemoteFile, TransientError, get, host, shown, with_retries
+from env.models.names import Wanted, is_revision
 
 MODELSCOPE = "https://modelscope.cn"
 
@@ -44,6 +44,10 @@ def list_files(wanted: Wanted) -> Listing:
             Problem(wanted.name, "is not here, and HF_HUB_OFFLINE forbids to fetch it"), UNREACHABLE
         )
     listing = _list_modelscope(wanted) if wanted.source == "modelscope" else _list_hf(wanted)
+    if not is_revision(listing.revision):
+        what = f"calls its revision {listing.revision!r}"
+        do = "do not trust this server"
+        raise Refused(Problem(listing.url, what, "a commit, branch or tag", do))
     odd = [name for name in listing.files if _leaves_the_folder(name)]
     if odd:
         raise Refused(
@@ -68,12 +72,11 @@ def _list_hf(wanted: Wanted) -> Listing:
         RevisionNotFoundError,
     )
 
-    endpoint = wanted.endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT
-    endpoint = endpoint.rstrip("/")
+    endpoint = _endpoint(wanted, "HF_ENDPOINT", constants.ENDPOINT)
     repo = str(wanted.repo)
     token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    where = f"{endpoint}/{repo}" + (f" at {wanted.revision}" if wanted.revision else "")
+    where = f"{shown(endpoint)}/{repo}" + (f" at {wanted.revision}" if wanted.revision else "")
 
     def ask() -> Listing:
         try:
@@ -116,11 +119,10 @@ def _list_hf(wanted: Wanted) -> Listing:
 
 
 def _list_modelscope(wanted: Wanted) -> Listing:
-    endpoint = wanted.endpoint or os.environ.get("MODELSCOPE_ENDPOINT") or MODELSCOPE
-    endpoint = endpoint.rstrip("/")
+    endpoint = _endpoint(wanted, "MODELSCOPE_ENDPOINT", MODELSCOPE)
     revision = wanted.revision or "master"
     repo = str(wanted.repo)
-    where = f"{endpoint}/models/{repo} at {revision}"
+    where = f"{shown(endpoint)}/models/{repo} at {revision}"
     url = f"{endpoint}/api/v1/models/{repo}/repo/files"
 
     def ask() -> Listing:
@@ -146,6 +148,24 @@ def _list_modelscope(wanted: Wanted) -> Listing:
         return Listing(where, revision, None, files)
 
     return with_retries(ask, where)
+
+
+def _endpoint(wanted: Wanted, variable: str, default: str) -> str:
+    """The hub's address, without a slash at its end."""
+    said = wanted.endpoint or os.environ.get(variable) or default
+    try:
+        parts = urlsplit(said)
+        # A port that is no number is an error only when it is asked for.
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        # The address itself is not shown: it may hold a password.
+        where = "--endpoint" if wanted.endpoint else variable
+        raise Refused(
+            Problem(where, "is no address of a hub", "such as https://HOST", "correct it")
+        )
+    return said.rstrip("/")
 
 
 def _leaves_the_folder(name: str) -> bool:

@@ -20,6 +20,7 @@ SOURCES = ("auto", "hf", "modelscope", "folder", "package", "tiny")
 
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_REVISION = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,14 @@ def resolve(
     if source not in SOURCES:
         raise Refused(Problem("--source", f"{source!r} is no source", ", ".join(SOURCES)))
     entries = catalogue()
+    if revision and not is_revision(revision):
+        expected = "a commit, branch or tag"
+        raise Refused(Problem("--revision", f"is {revision!r}", expected, "correct it"))
     entry = _named(what, entries)
-    folder = Path(what).expanduser()
+    try:
+        folder = Path(what).expanduser()
+    except RuntimeError:
+        raise Refused(Problem(f"MODEL={what}", "names a user who is not there")) from None
     if source == "auto" and entry is None and _NAME.fullmatch(what) and paths.model(what).is_dir():
         return _from_folder(paths.model(what), entries, source, revision, endpoint)
     if source == "folder" or (source == "auto" and entry is None and _is_folder(what)):
@@ -148,6 +155,11 @@ def resolve(
         said_source=None if source == "auto" else source,
         said_revision=revision,
     )
+
+
+def is_revision(text: str) -> bool:
+    """Whether ``text`` may name a commit, branch or tag, and never leads out of a folder."""
+    return bool(_REVISION.fullmatch(text)) and ".." not in text
 
 
 def _from_folder(
@@ -196,7 +208,8 @@ def _named(what: str, entries: Mapping[str, Entry]) -> Entry | None:
     """The entry of that name, repository or repository's last part, in any case."""
     plain = what.lower()
     for entry in entries.values():
-        repo = (entry.repo or "").lower()
+        # A model that is made here has no repository.
+        repo = (entry.repo or entry.name).lower()
         if plain in (entry.name, repo, repo.rpartition("/")[2]):
             return entry
     return None

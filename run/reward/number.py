@@ -12,6 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
+# LaTeX's commands that only set their argument's type, and braces that only hold an exponent.
+_SET_TYPE = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit)\{([^{}]*)\}")
+_EXPONENT = re.compile(r"([\^_])\{(\w*)\}")
+# Spaces that only ever stand between groups of thousands where digits are on both sides.
+_GROUPED = re.compile(r"(?<=\d)(?:\\,|[\u00a0\u2009\u202f])(?=\d{3}(?!\d))")
+# What makes another number, or none, of the number beside it.
+_CHANGED = re.compile(r"[√π]|\\(?:sqrt|pi|pm|mp)(?![A-Za-z])")
 # One character class and nothing after it: a match never backtracks.
 _TOKEN = re.compile(r"[\d.,]+")
 _NEXT_WORD = re.compile(r"([^\S\n]?)([A-Za-z]+)(\d?)")
@@ -22,6 +29,7 @@ _SCALES = frozenset(
     ["k", "K", "M", "B", "bn", "hundred", "thousand", "million", "billion", "trillion"]
 )
 _PLAIN = {full: full - 0xFEE0 for full in range(0xFF01, 0xFF5F)}  # full-width to ASCII
+_PLAIN |= {0x066B: ord("."), 0x066C: ord(",")}  # Arabic decimal and thousands separators
 _PLAIN |= dict.fromkeys([0x2010, 0x2011, 0x2012, 0x2013, 0x2212, 0xFE63], ord("-"))
 
 
@@ -45,16 +53,22 @@ class Number:
 
 
 def plain(text: str) -> str:
-    r"""Write full-width characters, Unicode minus signs and LaTeX's ``{,}`` and ``\!`` plainly."""
+    r"""Write other scripts' and LaTeX's ways to write a number as ASCII does.
+
+    These are full-width characters, Unicode minus signs, Arabic separators, thin and hard spaces
+    between thousands, ``{,}``, ``\!``, ``\,``, ``\text{}`` and its like, and ``^{2}``.
+    """
     if not text.isascii():
         text = text.translate(_PLAIN)
-    return text.replace("{,}", ",").replace("\\!", "")
+    text = text.replace("{,}", ",").replace("\\!", "")
+    text = _EXPONENT.sub(r"\1\2", _SET_TYPE.sub(r"\1", text))
+    return _GROUPED.sub(",", text)
 
 
 def find_numbers(text: str) -> Iterator[Number]:
     """Every number of ``text`` (made :func:`plain`) in order.
 
-    Digits that belong to a word are no numbers: ``m2``, ``m^2``, ``COVID-19``. A sign counts where
+    Digits that belong to a word are no numbers: ``m2``, ``m^2``, ``x_1``, ``COVID-19``. A sign counts where
     it touches the number, a currency sign between them or not.
     """
     previous = 0
@@ -79,12 +93,14 @@ def find_numbers(text: str) -> Iterator[Number]:
 
 
 def sole_number(text: str) -> Decimal | None:
-    """The one number that ``text`` states, or None.
+    r"""The one number that ``text`` states, or None.
 
     It may stand again, equal, on another line; on one line a second number is a sum, a range or a
-    choice, and says nothing certain.
+    choice, and says nothing certain; neither does a root, a multiple of pi, or ``\pm``.
     """
     text = plain(text)
+    if _CHANGED.search(text):
+        return None
     first: Decimal | None = None
     end = 0
     for number in find_numbers(text):
@@ -119,7 +135,7 @@ def _cased(char: str) -> bool:
 
 def _in_word(text: str, start: int, floor: int) -> bool:
     before = start - 1
-    if before > floor and text[before] in "^-":
+    if before > floor and text[before] in "^_-":
         before -= 1
     return before >= floor and _cased(text[before])
 
