@@ -42,7 +42,7 @@ model: env ## fetch a model into out/models; without MODEL, list them  [MODEL=qw
 	@$(RUN) -m env.models $(MODEL)
 
 train: env ## train with a preset  [PRESET=p40-ppo OVERRIDES="trainer.total_training_steps=100"]
-	@$(RUN) -m run.train --preset $(PRESET) $(OVERRIDES)
+	@$(RUN) -m run.train --preset $(PRESET)$(if $(MODEL), --model $(MODEL)) $(OVERRIDES)
 
 test: env ## the whole test suite  [ARGS="tests/unit -k pins"]
 	@$(RUN) -m pytest $(ARGS)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from env.errors import Problem, Refused
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -27,7 +28,9 @@ def refusals_told(writing: Path) -> Iterator[None]:
         raise
     except OSError as error:
         where = str(error.filename or writing)
-        raise Refused(Problem(where, error.strerror or str(error), do=_cure(error))) from error
+        # Arrow's errors put words of their own in place of the system's.
+        what = os.strerror(error.errno) if error.errno else str(error)
+        raise Refused(Problem(where, what, do=_cure(error))) from error
 
 
 def _cure(error: OSError) -> str:

@@ -45,9 +45,10 @@ def train(options: argparse.Namespace) -> int:
     folder.direct(settings, place, chosen.reward, given)
     for sentence in said:
         print(f"  {sentence}")
-    OmegaConf.save(settings, place / "config.yaml")
+    decided = "".join(f"# decided: {sentence}\n" for sentence in said)
+    (place / "config.yaml").write_text(decided + OmegaConf.to_yaml(settings), encoding="utf-8")
     log = place / "train.log"
-    log.write_text("".join(f"decided: {sentence}\n" for sentence in said), encoding="utf-8")
+    log.write_text(decided, encoding="utf-8")
     return _run(settings, place, log, console)
 
 

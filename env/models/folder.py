@@ -77,14 +77,15 @@ def read_record(folder: Path) -> Record | None:
 
 def _is_well_formed(record: Record) -> bool:
     """Whether all has the type that it should have, and every file is one of the folder itself."""
-    texts = (record.name, record.source, record.repo or "", record.revision or "", record.license)
+    none = type(None)
     return (
-        all(isinstance(text, str) for text in texts)
+        all(isinstance(text, str) for text in (record.name, record.source, record.license))
+        and all(isinstance(text, (str, none)) for text in (record.repo, record.revision))
         and isinstance(record.parameters, int)
         and all(
             name == Path(name).name
-            and isinstance(fact.bytes or 0, int)
-            and isinstance(fact.sha256 or "", str)
+            and isinstance(fact.bytes, (int, none))
+            and isinstance(fact.sha256, (str, none))
             for name, fact in record.files.items()
         )
     )

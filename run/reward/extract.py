@@ -13,7 +13,8 @@ _BRACES = re.compile(r"\\boxed\{|\\.|[{}]", re.DOTALL)
 def marked_answer(text: str) -> str | None:
     r"""What follows the last ``####`` or stands in the last closed ``\boxed{}``.
 
-    The one that begins later in the text counts. A box that is never closed is no box.
+    The one that begins later in the text counts. A box that is never closed is no box. Of what
+    follows ``####``, the first line with anything in it: an explanation below it is not the answer.
 
     Returns:
         The marked text, as it stands and perhaps empty; None where nothing is marked.
@@ -23,7 +24,11 @@ def marked_answer(text: str) -> str | None:
     box = _last_box(text, after)
     if box is not None:
         return box
-    return text[after:] if marker >= 0 else None
+    return _first_line(text[after:]) if marker >= 0 else None
+
+
+def _first_line(text: str) -> str:
+    return text.lstrip().split("\n", 1)[0]
 
 
 def _last_box(text: str, start: int) -> str | None:

@@ -68,8 +68,8 @@ def plain(text: str) -> str:
 def find_numbers(text: str) -> Iterator[Number]:
     """Every number of ``text`` (made :func:`plain`) in order.
 
-    Digits that belong to a word are no numbers: ``m2``, ``m^2``, ``x_1``, ``COVID-19``. A sign counts where
-    it touches the number, a currency sign between them or not.
+    Digits that belong to a word are no numbers: ``m2``, ``m^2``, ``x_1``, ``COVID-19``. A sign
+    counts where it touches the number, a currency sign between them or not.
     """
     previous = 0
     for match in _TOKEN.finditer(text):

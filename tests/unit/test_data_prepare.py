@@ -96,7 +96,7 @@ def test_a_source_without_a_test_split_writes_train_alone(tmp_path: Path) -> Non
 
 def test_a_source_without_a_row_is_refused(tmp_path: Path) -> None:
     given.jsonl(tmp_path / "in" / "train.jsonl", [])
-    with pytest.raises(Refused, match="no row is left"):
+    with pytest.raises(Refused, match="holds no row"):
         made(tmp_path)
     assert not (tmp_path / "out").exists()
 

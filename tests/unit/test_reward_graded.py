@@ -64,10 +64,10 @@ def test_padding_before_the_number_changes_nothing(padding: str) -> None:
     assert score(padding + "\n#### 18") == 1
 
 
-def test_listing_guesses_earns_what_its_last_number_earns() -> None:
+def test_listing_guesses_earns_what_one_of_them_earns() -> None:
     guesses = "\n".join(str(n) for n in range(100))
     assert score(guesses) == score("99")
-    assert score("#### " + guesses) == score("99")
+    assert score("#### " + guesses) == score("#### 0")
 
 
 # Four kinds of continuation that a weak model gives one prompt: rambling, cut off by the length

@@ -20,7 +20,8 @@ WAIT_SECONDS = 120
 
 
 def start(out: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-    environment = {**os.environ, "VERL_P40_OUT": str(out)}
+    # No hub answers: what is needed is here, and nothing may look for more.
+    environment = {**os.environ, "VERL_P40_OUT": str(out), "HF_ENDPOINT": "http://127.0.0.1:9"}
     command = [sys.executable, "-m", "run.train", *arguments]
     return subprocess.Popen(
         command,
@@ -134,8 +135,9 @@ def test_the_configuration_is_whole_and_names_its_decisions(grpo_run: Path) -> N
     assert config.actor_rollout_ref.actor.strategy == "single"
     assert config.hardware.dtype == "float32"
     assert "wandb" not in config.trainer.logger
-    decided = (grpo_run / "train.log").read_text().split("decided: ")[1:]
-    assert any(text.startswith("strategy=single") for text in decided)
+    for file in ("config.yaml", "train.log"):
+        decided = (grpo_run / file).read_text().split("# decided: ")[1:]
+        assert any(text.startswith("strategy=single") for text in decided)
 
 
 def test_the_end_is_a_summary(grpo: subprocess.CompletedProcess[str], grpo_run: Path) -> None:
@@ -199,22 +201,6 @@ def test_ctrl_c_ends_with_130_and_leaves_no_process(
     assert processes_of(tmp_path) == []
 
 
-def test_sigterm_ends_with_143_and_leaves_no_process(
-    endless: subprocess.Popen[str], tmp_path: Path
-) -> None:
-    endless.terminate()
-    assert finish(endless).returncode == 143
-    assert processes_of(tmp_path) == []
-
-
-def test_kill_9_of_the_launcher_takes_everything_with_it(
-    endless: subprocess.Popen[str], tmp_path: Path
-) -> None:
-    endless.kill()
-    endless.wait()
-    wait_for(lambda: not processes_of(tmp_path), "the end of every process")
-
-
 def test_a_failure_shows_the_end_of_the_log_and_ends_with_1(tmp_path: Path) -> None:
     broken = ["data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=4"]
     done = finish(start(tmp_path, "--preset", "tiny", *broken))
@@ -246,16 +232,3 @@ def test_what_is_wrong_is_refused_before_anything_is_made(
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.glob("runs/*/config.yaml"))
-
-
-def test_it_trains_without_a_hub_in_reach(tmp_path: Path) -> None:
-    environment = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
-    before = {key: os.environ.get(key) for key in environment}
-    os.environ.update(environment)
-    try:
-        short = ["trainer.total_training_steps=1", "trainer.val_before_train=false"]
-        done = finish(start(tmp_path, "--preset", "tiny", *short))
-    finally:
-        for key, value in before.items():
-            os.environ.pop(key) if value is None else os.environ.update({key: value})
-    assert done.returncode == 0, done.stderr
