@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ class Device:
         name: as the driver reports it; "cpu" where there is none.
         capability: compute capability, None on a CPU.
         memory_bytes: of the card; 0 on a CPU.
-        count: how many cards of this kind the driver shows; 1 on a CPU.
+        count: how many cards training may use; 1 on a CPU.
     """
 
     device: str
@@ -34,7 +35,7 @@ CPU = Device("cpu", "cpu", None, 0, 1)
 
 
 def detect_device() -> Device:
-    """The first card that NVML shows, else :data:`CPU`."""
+    """The first card that CUDA would use, by NVML and CUDA_VISIBLE_DEVICES, else :data:`CPU`."""
     import pynvml
 
     try:
@@ -42,19 +43,48 @@ def detect_device() -> Device:
     except pynvml.NVMLError:
         return CPU
     try:
-        count = pynvml.nvmlDeviceGetCount()
-        if count == 0:
+        handles = _visible(pynvml)
+        if not handles:
             return CPU
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        name = pynvml.nvmlDeviceGetName(handle)
-        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
-        memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-        name = name.decode() if isinstance(name, bytes) else str(name)
-        return Device("cuda", name, (int(major), int(minor)), memory, int(count))
+        name = _text(pynvml.nvmlDeviceGetName(handles[0]))
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handles[0])
+        memory = int(pynvml.nvmlDeviceGetMemoryInfo(handles[0]).total)
+        return Device("cuda", name, (int(major), int(minor)), memory, len(handles))
     except pynvml.NVMLError:
         return CPU
     finally:
         pynvml.nvmlShutdown()
+
+
+def _visible(nvml: Any) -> list[Any]:
+    """NVML's handles of the cards that CUDA shows, in its order (CUDA_DEVICE_ORDER=PCI_BUS_ID)."""
+    handles = list(map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount())))
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return handles
+    uuids = [_text(nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    visible = []
+    for entry in chosen.split(","):
+        word = entry.strip()
+        if word.startswith("MIG-"):
+            visible.append(
+                nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(
+                    nvml.nvmlDeviceGetHandleByUUID(word)
+                )
+            )
+            continue
+        is_meant = [
+            word == str(index) or (word.startswith("GPU-") and uuid.startswith(word))
+            for index, uuid in enumerate(uuids)
+        ]
+        if is_meant.count(True) != 1:
+            break  # as CUDA does: an entry that names no card hides those after it
+        visible.append(handles[is_meant.index(True)])
+    return visible
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 @functools.cache

@@ -25,6 +25,19 @@ UPDATE_ROWS_WITH_CRITIC = 2
 FORWARD_ROWS = 8
 ROLLOUT_ROWS = 128
 
+# Of verl's keys those that everything else is counted from.
+COUNTS = (
+    "data.train_batch_size",
+    "data.max_prompt_length",
+    "data.max_response_length",
+    "actor_rollout_ref.rollout.n",
+    "actor_rollout_ref.actor.ppo_mini_batch_size",
+    "critic.ppo_mini_batch_size",
+    "trainer.n_gpus_per_node",
+    "trainer.nnodes",
+    "trainer.total_epochs",
+)
+
 
 def resolve(config: DictConfig, device: Device) -> list[str]:
     """Fill in every ``auto`` of ``config`` in place; returns what was decided, and why.
@@ -37,6 +50,7 @@ def resolve(config: DictConfig, device: Device) -> list[str]:
         Refused: the configuration asks for what the device cannot do; all problems at once.
     """
     said: list[str] = []
+    _counts(config)
     _device(config, device, said)
     if config.trainer.device == "cpu":
         device = hardware.CPU
@@ -50,7 +64,25 @@ def resolve(config: DictConfig, device: Device) -> list[str]:
     return said
 
 
+def _counts(config: DictConfig) -> None:
+    """Refuse what is no count, before anything is computed from it."""
+    found = [(key, OmegaConf.select(config, key)) for key in COUNTS]
+    if config.trainer.total_training_steps is not None:
+        found.append(("trainer.total_training_steps", config.trainer.total_training_steps))
+    expected = "a whole number, at least 1"
+    problems = [
+        Problem(key, f"is {value!r}", expected)
+        for key, value in found
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1
+    ]
+    if problems:
+        raise Refused(problems)
+
+
 def _device(config: DictConfig, device: Device, said: list[str]) -> None:
+    if config.trainer.device not in ("auto", "cuda", "cpu"):
+        what = f"is {config.trainer.device!r}"
+        raise Refused(Problem("trainer.device", what, "auto, cuda or cpu"))
     if config.trainer.device == "auto":
         config.trainer.device = device.device
         said.append(f"trainer.device={device.device}: {device.name}")
@@ -70,6 +102,8 @@ def _strategy(config: DictConfig, said: list[str]) -> None:
     for role in (config.actor_rollout_ref.actor, config.critic):
         if role.strategy == "auto":
             role.strategy = decided
+        elif role.strategy not in ("single", "fsdp", "fsdp2"):
+            raise Refused(Problem("strategy", f"is {role.strategy!r}", "single, fsdp or fsdp2"))
         elif role.strategy == "fsdp2" and config.trainer.device == "cpu":
             what = "torch's fully_shard needs an accelerator"
             raise Refused(Problem("strategy=fsdp2", what, "fsdp, or single at one rank"))
@@ -101,6 +135,9 @@ def _capabilities(config: DictConfig, device: Device, said: list[str]) -> None:
     problems = []
     if actor.use_torch_compile and not profile.torch_compile:
         problems.append(("actor_rollout_ref.actor.use_torch_compile=true", "needs capability 7.0"))
+    # its kernels are Triton's, as those of torch.compile are
+    if config.actor_rollout_ref.model.get("use_liger") and not profile.torch_compile:
+        problems.append(("actor_rollout_ref.model.use_liger=true", "needs capability 7.0"))
     for role in ("actor_rollout_ref", "critic"):
         if config[role].model.use_remove_padding and not profile.remove_padding:
             problems.append((f"{role}.model.use_remove_padding=true", "needs flash_attention_2"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -53,8 +54,10 @@ def build(preset: Preset, overrides: Sequence[str]) -> DictConfig:
 
 
 def given_keys(overrides: Sequence[str]) -> set[str]:
-    """The keys that ``overrides`` set, however they are prefixed."""
-    return {text.lstrip("+~").split("=", 1)[0] for text in overrides}
+    """The keys that ``overrides`` set, however they are prefixed, those in a mapping too."""
+    parsed = map(OverridesParser.create().parse_override, overrides)
+    values = ({override.key_or_group: _value(override)} for override in parsed)
+    return {key for value in values for key, _ in flatten(value)}
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -74,12 +77,17 @@ def quote(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         # the grammar unescapes \\' and, before a quote, \\\\
-        return "'" + value.replace("'", "\\'") + "'"
+        return "'" + re.sub(r"(\\*)('|\Z)", _escape, value) + "'"
     if isinstance(value, Sequence):
         return "[" + ",".join(map(quote, value)) + "]"
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{json.dumps(k)}:{quote(v)}" for k, v in value.items()) + "}"
     return repr(value)
+
+
+def _escape(found: re.Match[str]) -> str:
+    backslashes, quoted = found.groups()
+    return backslashes * 2 + (f"\\{quoted}" if quoted else "")
 
 
 def known_keys() -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Collection, Iterator
@@ -12,20 +14,32 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 
+from env.disk import refusals_told
+
+# Of a socket's path, all in all and of what Ray puts below its folder:
+# /ray/session_2026-01-31_23-59-59_123456_1234567/sockets/plasma_store
+SOCKET_BYTES = 107
+BELOW_RAY_BYTES = 68
+
 
 def create(runs: Path, name: str) -> Path:
-    """A new folder ``<runs>/<date>-<time>-<name>``; ``<runs>/latest`` points to it."""
-    runs.mkdir(parents=True, exist_ok=True)
+    """A new folder ``<runs>/<date>-<time>-<name>``; ``<runs>/latest`` points to it.
+
+    Raises:
+        Refused: it cannot be made.
+    """
     base = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
-    for number in range(1, 1000):
-        place = runs / (base if number == 1 else f"{base}-{number}")
-        try:
-            place.mkdir()
-        except FileExistsError:
-            continue  # another run started within the same second
-        _point(runs / "latest", place)
-        return place
-    raise FileExistsError(f"{runs / base} and its successors exist")
+    with refusals_told(runs):
+        runs.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 1000):
+            place = runs / (base if number == 1 else f"{base}-{number}")
+            try:
+                place.mkdir()
+            except FileExistsError:
+                continue  # another run started within the same second
+            _point(runs / "latest", place)
+            return place
+        raise FileExistsError(f"{runs / base} and its successors exist")
 
 
 def direct(config: DictConfig, place: Path, reward: str, given: Collection[str]) -> None:
@@ -58,13 +72,38 @@ def ray_folder() -> Iterator[Path]:
     """A folder for Ray's session, gone afterwards.
 
     Its own one, so that runs do not meet and nothing stays behind; and not in the run's folder,
-    since the path of a socket has at most 107 bytes.
+    since the path of a socket has at most 107 bytes. For the same reason in /tmp where TMPDIR is
+    long, or holds what a shell would read as more than a path.
     """
     place = Path(tempfile.mkdtemp(prefix="vp40-"))
+    is_long = len(os.fsencode(place)) + BELOW_RAY_BYTES > SOCKET_BYTES
+    if is_long or not _is_plain(str(place)):
+        place.rmdir()
+        place = Path(tempfile.mkdtemp(prefix="vp40-", dir="/tmp"))
     try:
         yield place
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def interpreter(ray: Path) -> str:
+    """This Python, by a path that Ray can start workers with.
+
+    Ray hands the path of its driver's Python to a shell unquoted: with a space or an apostrophe in
+    it no worker ever starts, and the run waits for ever. So there it goes by a link.
+
+    Args:
+        ray: what :func:`ray_folder` made; the link lies in it.
+    """
+    if _is_plain(sys.executable):
+        return sys.executable
+    link = ray / "environment"
+    link.symlink_to(sys.prefix)
+    return str(link / Path(sys.executable).relative_to(sys.prefix))
+
+
+def _is_plain(path: str) -> bool:
+    return shlex.quote(path) == path
 
 
 def _set(config: DictConfig, key: str, value: str) -> None:

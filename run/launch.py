@@ -7,12 +7,13 @@ however training ends.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -24,6 +25,9 @@ PR_SET_CHILD_SUBREAPER = 36
 
 TICK_SECONDS = 0.25
 STOP_SECONDS = 15.0
+
+# Loaded here and not between fork and exec, where a lock of another thread would never be released.
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Terminated(BaseException):
@@ -46,44 +50,63 @@ def supervise(
     """
     _become_subreaper()
     previous = signal.signal(signal.SIGTERM, _terminate)
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # Ctrl-C in a terminal goes to its whole process group: here only to this process,
-            # which then stops the others in order.
-            start_new_session=True,
-            preexec_fn=_die_with_parent,
-        )
+    process: subprocess.Popen[bytes] | None = None
     try:
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                command,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C in a terminal goes to its whole process group: here only to this process,
+                # which then stops the others in order.
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
         while process.poll() is None:
             tick()
             time.sleep(TICK_SECONDS)
         tick()
         return process.returncode
     finally:
+        _stop(process)
         signal.signal(signal.SIGTERM, previous)
-        stop(process)
 
 
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask ``process`` to end, then end and reap every descendant of this process."""
+def _stop(process: subprocess.Popen[bytes] | None) -> None:
+    """Ask ``process`` to end, then end and reap every descendant of this process.
+
+    Args:
+        process: None where a signal came while it was being started.
+    """
     try:
-        if process.poll() is None:
+        if process is not None and process.poll() is None:
             process.send_signal(signal.SIGINT)
             process.wait(STOP_SECONDS)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+    except (subprocess.TimeoutExpired, KeyboardInterrupt, Terminated):
         pass  # asked nicely long enough, or told to hurry
-    deadline = time.monotonic() + STOP_SECONDS
-    while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
-        for descendant in left:
-            if descendant.is_running() and descendant.status() != psutil.STATUS_ZOMBIE:
-                descendant.kill()
-        _reap()
-        time.sleep(0.02)
+    with _undisturbed():
+        deadline = time.monotonic() + STOP_SECONDS
+        while (left := psutil.Process().children(recursive=True)) and time.monotonic() < deadline:
+            for descendant in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if descendant.status() != psutil.STATUS_ZOMBIE:
+                        descendant.kill()
+            _reap()
+            time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """One more Ctrl-C would leave processes behind that the block is about to end."""
+    asking = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.SIG_IGN) for number in asking]
+    try:
+        yield
+    finally:
+        for number, handler in zip(asking, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _reap() -> None:
@@ -95,8 +118,7 @@ def _reap() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
+    if _LIBC.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
 
 

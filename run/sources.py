@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from data import prepare
 from data.prepare import Options
 from env import models, paths
-from env.errors import UNREACHABLE, Refused
+from env.errors import UNREACHABLE, Problem, Refused
 from run.preset import DataSpec, Preset
 
 
@@ -37,12 +37,12 @@ def provide(
         Refused: a model or data set that is not optional cannot be had.
     """
     if "actor_rollout_ref.model.path" in given:
-        folder = Path(config.actor_rollout_ref.model.path).expanduser()
+        folder = _given_model(config.actor_rollout_ref.model.path)
     else:
         folder = _timed(
             f"model {model or preset.model}", say, lambda: models.fetch(model or preset.model)
         )
-        config.actor_rollout_ref.model.path = str(folder)
+    config.actor_rollout_ref.model.path = str(folder)
     if "critic.model.path" not in given:
         config.critic.model.path = str(folder)
         config.critic.model.tokenizer_path = str(folder)
@@ -55,6 +55,20 @@ def provide(
         places = [place for s in preset.validation for place in _data(s, folder, limit, say, said)]
         config.data.val_files = [str(place / "test.parquet") for place in places]
     return said
+
+
+def _given_model(path: object) -> Path:
+    folder = Path(str(path)).expanduser().resolve()
+    if not (folder / "config.json").is_file():
+        raise Refused(
+            Problem(
+                where=f"actor_rollout_ref.model.path={path}",
+                what="no model lies there",
+                expected="a folder with config.json, weights and tokenizer",
+                do="--model NAME fetches one; `python -m env.models` lists them",
+            )
+        )
+    return folder
 
 
 def _data(

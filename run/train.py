@@ -19,12 +19,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from rich.console import Console
 
 from env import hardware, paths, variables
+from env.disk import refusals_told
 from env.errors import INTERRUPTED, OK, REFUSED, main
-from run import auto, config, folder, launch, preset, sources
+from run import auto, config, folder, launch, preset, sources, steps
 from run.progress import Progress
 from run.summary import console as plain_or_terminal
 from run.summary import summarise
@@ -42,21 +43,25 @@ def train(options: argparse.Namespace) -> int:
     print(f"run {place.name}: {chosen.description}")
     given = config.given_keys(options.overrides)
     said += sources.provide(settings, chosen, options.model, given, lambda text: print(f"  {text}"))
+    last_step, decided = steps.settle(settings, given)
+    said += decided
     folder.direct(settings, place, chosen.reward, given)
     for sentence in said:
         print(f"  {sentence}")
-    decided = "".join(f"# decided: {sentence}\n" for sentence in said)
-    (place / "config.yaml").write_text(decided + OmegaConf.to_yaml(settings), encoding="utf-8")
+    # A sentence may quote what has more than one line; in the YAML it is a comment of one.
+    header = "".join(f"# decided: {' '.join(sentence.split())}\n" for sentence in said)
     log = place / "train.log"
-    log.write_text(decided, encoding="utf-8")
-    return _run(settings, place, log, console)
+    with refusals_told(place):
+        (place / "config.yaml").write_text(header + OmegaConf.to_yaml(settings), encoding="utf-8")
+        log.write_text(header, encoding="utf-8")
+    return _run(last_step, place, log, console)
 
 
-def _run(settings: DictConfig, place: Path, log: Path, console: Console) -> int:
-    progress = Progress(place, total_steps(settings), console)
+def _run(last_step: int | None, place: Path, log: Path, console: Console) -> int:
+    progress = Progress(place, last_step, console)
     try:
         with folder.ray_folder() as ray, progress:
-            code = launch.supervise(_command(place), _environment(ray), log, progress.update)
+            code = launch.supervise(_command(place, ray), _environment(ray), log, progress.update)
     except KeyboardInterrupt:
         print(f"interrupted; what was made lies in {place}", file=sys.stderr)
         return INTERRUPTED
@@ -70,17 +75,11 @@ def _run(settings: DictConfig, place: Path, log: Path, console: Console) -> int:
     return OK
 
 
-def total_steps(settings: DictConfig) -> int | None:
-    """Steps of the run where the configuration says so; None where the data's size decides."""
-    steps = settings.trainer.total_training_steps
-    return None if steps is None else int(steps)
-
-
-def _command(place: Path) -> list[str]:
-    command = [sys.executable, "-m", "verl.trainer.main_ppo"]
+def _command(place: Path, ray: Path) -> list[str]:
+    command = [folder.interpreter(ray), "-m", "verl.trainer.main_ppo"]
     command += ["--config-path", str(place), "--config-name", "config"]
-    # Hydra would open a folder and a log of its own in the working directory
-    command += ["hydra.run.dir=" + str(place), "hydra.output_subdir=null"]
+    # Hydra would open a folder and a log of its own
+    command += ["hydra.run.dir=.", "hydra.output_subdir=null"]
     return [*command, "hydra/job_logging=disabled", "hydra/hydra_logging=disabled"]
 
 
@@ -90,6 +89,7 @@ def _environment(ray: Path) -> Mapping[str, str]:
     # Ray's workers inherit it: they import run.metrics and run.reward by name.
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     environment["RAY_TMPDIR"] = str(ray)
+    environment["RAY_COLOR_PREFIX"] = "0"  # it goes to a file
     # Ray gives an actor as many threads as it has CPU slots (one); a CPU run wants the cores.
     environment.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
     # Model, tokenizer and data are local by now; a look-up would only fail or wait.
@@ -99,9 +99,10 @@ def _environment(ray: Path) -> Mapping[str, str]:
 
 def _tell_failure(log: Path, code: int) -> None:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    # Ray prefixes every line with the actor it comes from, and colours it
-    plain = [re.sub(r"\x1b\[[0-9;]*m|^\(\w+ pid=\d+\) ", "", line) for line in lines]
-    print(f"training ended with exit code {code}; the end of {log}:", file=sys.stderr)
+    # Ray prefixes every line with the actor it comes from
+    plain = [re.sub(r"^\(\w+ pid=\d+\) ", "", line) for line in lines]
+    killed = f" (killed by {signal.Signals(-code).name})" if code < 0 else ""
+    print(f"training ended with exit code {code}{killed}; the end of {log}:", file=sys.stderr)
     for line in plain[-LOG_TAIL_LINES:]:
         print(f"  {line}", file=sys.stderr)
 
@@ -116,7 +117,7 @@ def command() -> int:
     parser.add_argument("--preset", required=True, help=f"one of {', '.join(preset.names())}")
     parser.add_argument("--model", help="another model than the preset's, as for make model")
     parser.add_argument("overrides", nargs="*", help="key=value of verl's configuration")
-    return train(parser.parse_args())
+    return train(parser.parse_intermixed_args())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import pytest
 # As Ray does: a child of the training process, and one that detached itself from it (a session and
 # a parent of its own). Writes the ids of all three.
 TREE = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
 out, ending = sys.argv[1:3]
 sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
 child = subprocess.Popen(sleep)
@@ -27,8 +27,13 @@ print(subprocess.Popen(sys.argv[1:], **free).pid)
 '''
 detached = subprocess.check_output([sys.executable, "-c", middle, *sleep])
 open(out + ".new", "w").write(f"{os.getpid()} {child.pid} {int(detached)}")
-os.rename(out + ".new", out)
 print("to the log", flush=True)
+if ending == "deaf":
+    signal.signal(signal.SIGINT, lambda *_: open(out + ".asked", "w"))
+    os.rename(out + ".new", out)
+    while True:
+        time.sleep(600)
+os.rename(out + ".new", out)
 if ending == "sleep":
     time.sleep(600)
 sys.exit(int(ending))
@@ -85,8 +90,8 @@ def alive(pids: list[int]) -> list[int]:
 
 
 @pytest.fixture
-def launched(tmp_path: Path) -> Iterator[Launched]:
-    started = Launched(tmp_path, "sleep")
+def launched(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Launched]:
+    started = Launched(tmp_path, getattr(request, "param", "sleep"))
     pids = started.tree()
     assert len(alive(pids)) == 3
     yield started
@@ -112,6 +117,18 @@ def test_ctrl_c_ends_the_whole_tree(launched: Launched) -> None:
 def test_sigterm_ends_the_whole_tree(launched: Launched) -> None:
     launched.process.terminate()
     assert launched.process.wait(60) == 143
+    assert alive(launched.tree()) == []
+
+
+@pytest.mark.parametrize("launched", ["deaf"], indirect=True)
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_while_it_stops_leaves_nothing(
+    launched: Launched, second: signal.Signals
+) -> None:
+    launched.process.send_signal(signal.SIGINT)
+    wait_for(launched.ids.with_name("ids.asked").exists)
+    launched.process.send_signal(second)
+    assert launched.process.wait(60) == 130
     assert alive(launched.tree()) == []
 
 

@@ -139,6 +139,72 @@ def test_a_restored_worker_takes_the_same_next_step(
     assert step(other) == expected != first
 
 
+def model_like(folder: Path, source: Path, **changes: Any) -> Path:
+    """A random model of ``source``'s kind with ``changes`` to its config."""
+    import shutil
+
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    shutil.copytree(source, folder)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source, **changes))
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("rank", [0, 4], ids=["full", "lora"])
+def test_every_kind_of_weights_comes_back_from_a_checkpoint(
+    make_worker: Callable[..., Any], tiny_model: Path, tmp_path: Path, tied: bool, rank: int
+) -> None:
+    model = model_like(tmp_path / "model", tiny_model, tie_word_embeddings=tied)
+    options = (*strategy("single"), f"actor_rollout_ref.model.lora_rank={rank}")
+    worker = make_worker(model, *options)
+    with torch.no_grad():
+        for parameter in worker.actor_module_fsdp.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1)
+    expected = {key: value.clone() for key, value in worker.actor_module_fsdp.state_dict().items()}
+    worker.save_checkpoint(str(tmp_path / "checkpoint"), global_step=1)
+    other = make_worker(model, *options)
+    other.load_checkpoint(str(tmp_path / "checkpoint"))
+    found = other.actor_module_fsdp.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], value) for key, value in expected.items())
+    assert not (tmp_path / "checkpoint" / "lora_adapter").exists()
+
+
+def test_an_adapter_of_another_shape_of_model_is_refused(
+    make_worker: Callable[..., Any], tiny_model: Path, tmp_path: Path
+) -> None:
+    lora = (*strategy("single"), "actor_rollout_ref.model.lora_rank=4")
+    few = "actor_rollout_ref.model.target_modules=[q_proj]"
+    make_worker(tiny_model, *lora).save_checkpoint(str(tmp_path), global_step=1)
+    with pytest.raises(ValueError, match="holds weights that this model lacks"):
+        make_worker(tiny_model, *lora, few).load_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"do_sample": False, "temperature": 0.6, "eos_token_id": [2, 0]},  # contradicts itself
+        {"do_sample": True, "temperature": 0.7, "top_k": 20, "eos_token_id": 2},
+    ],
+)
+def test_a_checkpoint_keeps_the_generation_config_of_the_model(
+    make_worker: Callable[..., Any], tiny_model: Path, tmp_path: Path, given: dict[str, Any]
+) -> None:
+    import json
+
+    model = model_like(tmp_path / "model", tiny_model)
+    (model / "generation_config.json").write_text(json.dumps(given))
+    worker = make_worker(model, *strategy("single"))
+    before = worker.actor_module_fsdp.generation_config
+    worker.save_checkpoint(str(tmp_path / "checkpoint"), global_step=1)
+    saved = json.loads((tmp_path / "checkpoint/huggingface/generation_config.json").read_text())
+    assert given.items() <= {"do_sample": False, **saved}.items()
+    assert worker.actor_module_fsdp.generation_config is before
+
+
 def test_old_checkpoints_go_only_after_the_new_one_is_there(
     make_worker: Callable[..., Any],
     sharpened_model: Path,
@@ -187,6 +253,53 @@ def test_parameters_that_are_offloaded_come_back_for_each_use(
         scored = worker.compute_ref_log_prob(copy.deepcopy(recorded)).batch["ref_log_prob"]
         found.append((metrics, float(scored.sum())))
     assert found[0] == found[1]
+
+
+def test_offloaded_parameters_are_back_before_they_are_used(
+    make_worker: Callable[..., Any],
+    sharpened_model: Path,
+    recorded: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from verl.workers import fsdp_workers
+
+    # On a CPU offloading moves nothing, so what is on the device is kept account of here.
+    on_device: set[int] = set()
+
+    def load(model: torch.nn.Module) -> None:
+        on_device.add(id(model))
+
+    def offload(model: torch.nn.Module) -> None:
+        on_device.discard(id(model))
+
+    def used(model: torch.nn.Module, *_: Any) -> None:
+        assert id(model) in on_device, "used while offloaded"
+        uses.append(model)
+
+    monkeypatch.setattr(fsdp_workers, "load_fsdp_model_to_gpu", load)
+    monkeypatch.setattr(fsdp_workers, "offload_fsdp_model_to_cpu", offload)
+    worker = make_worker(
+        sharpened_model,
+        *STEP,
+        *strategy("single"),
+        "actor_rollout_ref.actor.fsdp_config.param_offload=true",
+        "actor_rollout_ref.ref.fsdp_config.param_offload=true",
+    )
+    on_device.clear()
+    uses: list[torch.nn.Module] = []
+    worker.actor_module_fsdp.register_forward_pre_hook(used)
+    worker.ref_module_fsdp.register_forward_pre_hook(used)
+    for use in (
+        lambda: worker.generate_sequences(prompts(2)),
+        lambda: worker.compute_log_prob(copy.deepcopy(recorded)),
+        lambda: worker.compute_ref_log_prob(copy.deepcopy(recorded)),
+        lambda: worker.update_actor(copy.deepcopy(recorded)),
+    ):
+        uses.clear()
+        use()
+        assert uses
+        assert not on_device
 
 
 def test_two_ranks_are_refused(one_rank: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,8 +149,8 @@ def test_the_end_is_a_summary(grpo: subprocess.CompletedProcess[str], grpo_run: 
 def test_latest_points_to_the_run(grpo_run: Path, out: Path) -> None:
     link = out / "runs" / "latest"
     assert link.is_symlink()
-    assert os.readlink(link) != str(link.resolve())  # relative: the folder may move
-    assert grpo_run.exists()
+    assert link.resolve() == grpo_run
+    assert os.readlink(link) == grpo_run.name  # relative: the folder may move
 
 
 def test_nothing_is_left_running(grpo_run: Path, out: Path) -> None:
