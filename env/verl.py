@@ -202,6 +202,8 @@ def save(folder: Path) -> None:
         result = _git(folder, "format-patch", *options, "-o", fresh, "base..HEAD")
         if result.returncode != 0:
             raise Refused(Problem(str(folder), result.stderr.strip(), "made by `env.verl work`"))
+        if not any(Path(fresh).iterdir()):
+            raise Refused(Problem(str(folder), "holds no commit above the tag 'base'"))
         for patch in queue():
             patch.unlink()
         for patch in Path(fresh).iterdir():

@@ -31,7 +31,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived; unwinds like KeyboardInterrupt."""
+    """SIGTERM or SIGHUP arrived; unwinds like KeyboardInterrupt."""
 
 
 def supervise(
@@ -49,7 +49,7 @@ def supervise(
         KeyboardInterrupt, Terminated: passed on after everything was stopped.
     """
     _become_subreaper()
-    previous = signal.signal(signal.SIGTERM, _terminate)
+    previous = {number: signal.signal(number, _terminate) for number in _ending_signals()}
     process: subprocess.Popen[bytes] | None = None
     try:
         with log.open("ab") as output:
@@ -71,7 +71,14 @@ def supervise(
         return process.returncode
     finally:
         _stop(process)
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _ending_signals() -> list[signal.Signals]:
+    """SIGTERM, and SIGHUP of a terminal that went away unless nohup had it ignored."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGTERM, *hangup]
 
 
 def _stop(process: subprocess.Popen[bytes] | None) -> None:
@@ -100,7 +107,7 @@ def _stop(process: subprocess.Popen[bytes] | None) -> None:
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
     """One more Ctrl-C would leave processes behind that the block is about to end."""
-    asking = (signal.SIGINT, signal.SIGTERM)
+    asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, signal.SIG_IGN) for number in asking]
     try:
         yield

@@ -114,8 +114,9 @@ def test_ctrl_c_ends_the_whole_tree(launched: Launched) -> None:
     assert alive(launched.tree()) == []
 
 
-def test_sigterm_ends_the_whole_tree(launched: Launched) -> None:
-    launched.process.terminate()
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_end_ends_the_whole_tree(launched: Launched, number: signal.Signals) -> None:
+    launched.process.send_signal(number)
     assert launched.process.wait(60) == 143
     assert alive(launched.tree()) == []
 

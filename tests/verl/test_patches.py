@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -99,3 +100,16 @@ def test_work_and_save_give_the_queue_back_as_it_was(
     assert {path.name: path.read_bytes() for path in saved.iterdir()} == {
         patch.name: patch.read_bytes() for patch in QUEUE
     }
+
+
+def test_a_tree_without_commits_does_not_empty_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verl, "queue", lambda: QUEUE[:1])
+    verl.work(tmp_path / "tree")
+    subprocess.run(
+        ["git", "-C", tmp_path / "tree", "reset", "--quiet", "--hard", "base"], check=True
+    )
+    with pytest.raises(Refused, match="no commit above"):
+        verl.save(tmp_path / "tree")
+    assert QUEUE[0].exists()
