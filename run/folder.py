@@ -23,7 +23,7 @@ BELOW_RAY_BYTES = 68
 
 
 def create(runs: Path, name: str) -> Path:
-    """A new folder ``<runs>/<date>-<time>-<name>``; ``<runs>/latest`` points to it.
+    """A new folder ``<runs>/<date>-<time>-<name>``.
 
     Raises:
         Refused: it cannot be made.
@@ -37,9 +37,28 @@ def create(runs: Path, name: str) -> Path:
                 place.mkdir()
             except FileExistsError:
                 continue  # another run started within the same second
-            _point(runs / "latest", place)
             return place
         raise FileExistsError(f"{runs / base} and its successors exist")
+
+
+@contextlib.contextmanager
+def begun(place: Path) -> Iterator[None]:
+    """``latest`` beside ``place`` points to it once the block is through.
+
+    What is refused before, or interrupted, leaves neither the empty folder nor ``latest`` on it.
+    """
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            place.rmdir()  # only while it is empty
+        raise
+    link = place.with_name("latest")
+    fresh = link.with_name(f".{link.name}-{os.getpid()}")
+    with refusals_told(place.parent):
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(place.name)
+        fresh.replace(link)
 
 
 def direct(config: DictConfig, place: Path, reward: str, given: Collection[str]) -> None:
@@ -112,10 +131,3 @@ def _set(config: DictConfig, key: str, value: str) -> None:
     for name in nodes:
         node = node[name]
     node[leaf] = value
-
-
-def _point(link: Path, target: Path) -> None:
-    fresh = link.with_name(f".{link.name}-{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    fresh.symlink_to(target.name)
-    fresh.replace(link)

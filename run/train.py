@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from env import hardware, paths, variables
@@ -30,6 +30,7 @@ from run.progress import Progress
 from run.summary import console as plain_or_terminal
 from run.summary import summarise
 
+LOG = "train.log"
 LOG_TAIL_LINES = 30
 
 
@@ -39,8 +40,20 @@ def train(options: argparse.Namespace) -> int:
     settings = config.build(chosen, options.overrides)
     said = auto.resolve(settings, hardware.detect_device())
     place = folder.create(paths.out() / "runs", chosen.name)
-    console = plain_or_terminal()
     print(f"run {place.name}: {chosen.description}")
+    with folder.begun(place):
+        last_step = _prepare(settings, chosen, options, place, said)
+    return _run(last_step, place, plain_or_terminal())
+
+
+def _prepare(
+    settings: DictConfig,
+    chosen: preset.Preset,
+    options: argparse.Namespace,
+    place: Path,
+    said: list[str],
+) -> int | None:
+    """Put in place what the run needs, and its configuration; returns its last step."""
     given = config.given_keys(options.overrides)
     said += sources.provide(settings, chosen, options.model, given, lambda text: print(f"  {text}"))
     last_step, decided = steps.settle(settings, given)
@@ -50,14 +63,14 @@ def train(options: argparse.Namespace) -> int:
         print(f"  {sentence}")
     # A sentence may quote what has more than one line; in the YAML it is a comment of one.
     header = "".join(f"# decided: {' '.join(sentence.split())}\n" for sentence in said)
-    log = place / "train.log"
     with refusals_told(place):
         (place / "config.yaml").write_text(header + OmegaConf.to_yaml(settings), encoding="utf-8")
-        log.write_text(header, encoding="utf-8")
-    return _run(last_step, place, log, console)
+        (place / LOG).write_text(header, encoding="utf-8")
+    return last_step
 
 
-def _run(last_step: int | None, place: Path, log: Path, console: Console) -> int:
+def _run(last_step: int | None, place: Path, console: Console) -> int:
+    log = place / LOG
     progress = Progress(place, last_step, console)
     try:
         with folder.ray_folder() as ray, progress:

@@ -169,7 +169,28 @@ def test_a_runs_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 def test_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path) -> None:
     made = [folder.create(tmp_path, "tiny") for _ in range(3)]
     assert len(set(made)) == 3
-    assert (tmp_path / "latest").resolve() == made[-1]
+
+
+def test_latest_follows_the_runs_that_begin(tmp_path: Path) -> None:
+    for _ in range(2):
+        place = folder.create(tmp_path, "tiny")
+        with folder.begun(place):
+            assert (tmp_path / "latest").resolve() != place
+        assert (tmp_path / "latest").resolve() == place
+
+
+@pytest.mark.parametrize("ending", [Refused([]), KeyboardInterrupt()])
+def test_what_is_refused_or_interrupted_before_it_began_leaves_no_trace(
+    tmp_path: Path, ending: BaseException
+) -> None:
+    before = folder.create(tmp_path, "tiny")
+    with folder.begun(before):
+        pass
+    place = folder.create(tmp_path, "tiny")
+    with pytest.raises(type(ending)), folder.begun(place):
+        raise ending
+    assert not place.exists()
+    assert (tmp_path / "latest").resolve() == before
 
 
 @pytest.mark.parametrize("name", ["d" * 60, "it's", "a b"])

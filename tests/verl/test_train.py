@@ -231,4 +231,4 @@ def test_what_is_wrong_is_refused_before_anything_is_made(
     assert done.returncode == 1, done.stderr
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
-    assert not list(tmp_path.glob("runs/*/config.yaml"))
+    assert not list(tmp_path.glob("runs/*"))
