@@ -55,6 +55,12 @@ sys.exit(code)
 """
 
 
+def as_from_a_terminal() -> None:
+    """Undo what a background job of a script, or nohup, hands down: ignored signals."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Launched:
     """A launcher with its tree of processes."""
 
@@ -63,7 +69,9 @@ class Launched:
         self.ids = folder / "ids"
         arguments = [str(self.ids), ending, str(self.log), TREE]
         self.process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCHER, *arguments], start_new_session=True
+            [sys.executable, "-c", LAUNCHER, *arguments],
+            start_new_session=True,
+            preexec_fn=as_from_a_terminal,
         )
 
     def tree(self) -> list[int]:

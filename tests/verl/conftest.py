@@ -98,7 +98,7 @@ def prompts(rows: int, repeat: int = 1, length: int = 40) -> Any:
 
     Returns:
         DataProto with input_ids, attention_mask, position_ids, int64 of shape
-        (rows * repeat, length).
+        (rows * repeat, length), and sample_index, (rows * repeat,), as the trainer gives them.
     """
     import torch
     from verl import DataProto
@@ -111,4 +111,6 @@ def prompts(rows: int, repeat: int = 1, length: int = 40) -> Any:
     ids = ids * mask
     position = (mask.cumsum(-1) - 1).clamp(min=0)
     batch = {"input_ids": ids, "attention_mask": mask, "position_ids": position}
-    return DataProto.from_dict(tensors=batch).repeat(repeat, interleave=True)
+    data = DataProto.from_dict(tensors=batch).repeat(repeat, interleave=True)
+    data.batch["sample_index"] = torch.arange(repeat).repeat(rows)
+    return data

@@ -16,6 +16,8 @@ import psutil
 import pytest
 from omegaconf import OmegaConf
 
+from tests.unit.test_launch import as_from_a_terminal
+
 WAIT_SECONDS = 120
 
 
@@ -29,6 +31,7 @@ def start(out: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=as_from_a_terminal,
         **options,
     )
 
