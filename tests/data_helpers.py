@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from env import paths
+from tests.processes import as_from_a_terminal
 
 GSM8K_ROWS = {"train": 7473, "test": 1319}
 
@@ -69,6 +70,7 @@ def child(code: Sequence[str], **environment: str) -> subprocess.CompletedProces
         capture_output=True,
         text=True,
         check=False,
+        preexec_fn=as_from_a_terminal,
     )
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.processes import as_from_a_terminal
+
 # As Ray does: a child of the training process, and one that detached itself from it (a session and
 # a parent of its own). Writes the ids of all three.
 TREE = """
@@ -53,12 +55,6 @@ except launch.Terminated:
     code = 143
 sys.exit(code)
 """
-
-
-def as_from_a_terminal() -> None:
-    """Undo what a background job of a script, or nohup, hands down: ignored signals."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
 
 
 class Launched:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from omegaconf import OmegaConf
 
-from tests.unit.test_launch import as_from_a_terminal
+from tests.processes import as_from_a_terminal
 
 WAIT_SECONDS = 120
 
