@@ -20,8 +20,10 @@ TARGETS += ["test", "lint", "lock", "lock-check", "clean"]
 
 
 def make(*arguments: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> str:
-    # a make that runs this test must not hand its own flags on
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    # A make that runs this test must not hand its own flags on; nor may `clean` reach an
+    # environment or an output folder that the user has moved.
+    own = ("MAKE", "MFLAGS", "VERL_P40_")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(own)}
     for name in variables.variables():
         inherited.pop(name, None)
     done = subprocess.run(
