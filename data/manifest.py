@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from env.errors import Problem, Refused
+from env.hashing import sha256 as sha256  # part of this module, too
 
 FILE = "manifest.json"
 # Raised whenever the same options and inputs give other files than before.
@@ -152,15 +153,6 @@ def read(folder: Path) -> Manifest:
         raise Refused(
             Problem(str(path), f"lacks or adds something: {error}", "a manifest", again)
         ) from error
-
-
-def sha256(path: Path) -> str:
-    """sha256 of one file, read in pieces of 1 MiB."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def tokenizer_sha256(folder: Path) -> str:

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from env import paths
 from env.errors import UNREACHABLE, Problem, Refused, main
+from env.hashing import sha256
 from env.pins import pins
 
 RECORD = "verl-p40.json"
@@ -40,7 +41,7 @@ def queue_sha256(patches: Sequence[Path]) -> str:
     """One hash for names, order and contents of the queue."""
     digest = hashlib.sha256()
     for patch in patches:
-        digest.update(f"{patch.name} {hashlib.sha256(patch.read_bytes()).hexdigest()}\n".encode())
+        digest.update(f"{patch.name} {sha256(patch)}\n".encode())
     return digest.hexdigest()
 
 
@@ -94,10 +95,12 @@ def sdist() -> Path:
     return _verified(cache / name, pin["sha256"])
 
 
-def _verified(file: Path, sha256: str) -> Path:
-    found = hashlib.sha256(file.read_bytes()).hexdigest()
-    if found != sha256:
-        raise Refused(Problem(str(file), f"sha256 {found}", sha256, "delete it and run this again"))
+def _verified(file: Path, expected: str) -> Path:
+    found = sha256(file)
+    if found != expected:
+        raise Refused(
+            Problem(str(file), f"sha256 {found}", expected, "delete it and run this again")
+        )
     return file
 
 

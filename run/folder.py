@@ -98,6 +98,7 @@ def ray_folder() -> Iterator[Path]:
     is_long = len(os.fsencode(place)) + BELOW_RAY_BYTES > SOCKET_BYTES
     if is_long or not _is_plain(str(place)):
         place.rmdir()
+        print(f"  Ray's files lie in /tmp: {place.parent} is too long for it, or no plain path")
         place = Path(tempfile.mkdtemp(prefix="vp40-", dir="/tmp"))
     try:
         yield place

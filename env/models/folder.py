@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from env.hashing import sha256 as sha256  # part of this module, too
 from env.models.names import Fact
 
 RECORD = "model.json"
@@ -123,14 +123,6 @@ def present(folder: Path) -> list[str]:
     names = {path.name for path in folder.iterdir() if path.is_file()}
     weights = [WEIGHTS] if WEIGHTS in names else [INDEX, *shards((folder / INDEX).read_bytes())]
     return sorted([*small_files(names), *weights])
-
-
-def sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def measure(folder: Path, names: Iterable[str]) -> dict[str, Fact]:
