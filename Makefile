@@ -9,6 +9,7 @@ PROFILE ?=
 PRESET ?= p40-grpo
 OVERRIDES ?=
 MODEL ?=
+RESUME ?=
 DATA ?= --source url
 ARGS ?=
 ALL ?=
@@ -41,8 +42,10 @@ data: env ## check and prepare training data; GSM8K as published  [DATA="--sourc
 model: env ## fetch a model into out/models; without MODEL, list them  [MODEL=qwen2.5-0.5b-instruct]
 	@$(RUN) -m env.models $(MODEL)
 
-train: env ## train with a preset  [PRESET=p40-ppo OVERRIDES="trainer.total_training_steps=100"]
-	@$(RUN) -m run.train --preset $(PRESET)$(if $(MODEL), --model $(MODEL)) $(OVERRIDES)
+train: env ## train with a preset  [PRESET=p40-ppo OVERRIDES="..."], or go on  [RESUME=latest]
+	@$(RUN) -m run.train $(strip $(if $(RESUME),--resume $(RESUME)) \
+	  $(if $(and $(RESUME),$(filter file,$(origin PRESET))),,--preset $(PRESET)) \
+	  $(if $(MODEL),--model $(MODEL)) $(OVERRIDES))
 
 test: env ## the whole test suite  [ARGS="tests/unit -k pins"]
 	@$(RUN) -m pytest $(ARGS)

@@ -33,8 +33,7 @@ def build(preset: Preset, overrides: Sequence[str]) -> DictConfig:
     """Compose the configuration; values that say ``auto`` are left for :mod:`run.auto`.
 
     Args:
-        overrides: Hydra overrides as typed: ``key=value``, ``+key=value``, ``++key=value``,
-            ``~key``.
+        overrides: Hydra overrides as typed: ``key=value``, ``+key=value``, ``++key=value``.
 
     Raises:
         Refused: unknown keys, values of the wrong type, or what Hydra cannot parse; all at once.
@@ -51,6 +50,17 @@ def build(preset: Preset, overrides: Sequence[str]) -> DictConfig:
         return _compose([*preset_overrides, *typed])
     except HydraException as error:
         raise Refused(Problem("configuration", str(error))) from error
+
+
+def change(config: DictConfig, overrides: Sequence[str], problems: list[Problem]) -> None:
+    """Apply ``overrides`` to a configuration that is whole already, in place.
+
+    Args:
+        problems: takes what is wrong with them, as :func:`build` would refuse it.
+    """
+    parser = OverridesParser.create()
+    for override in map(parser.parse_override, _checked(overrides, problems)):
+        OmegaConf.update(config, override.key_or_group, override.value(), force_add=True)
 
 
 def given_keys(overrides: Sequence[str]) -> set[str]:
@@ -116,6 +126,12 @@ def _checked(overrides: Sequence[str], problems: list[Problem]) -> Iterator[str]
             problems.append(
                 Problem(where, first, "key=value", "quote it for the shell: 'key=value'")
             )
+            continue
+        if override.is_delete():
+            problems.append(Problem(where, "no key can be left out", "key=value, or key=null"))
+            continue
+        if override.is_sweep_override():
+            problems.append(Problem(where, "one run has one value", "key=value, a list in [...]"))
             continue
         if override.type is OverrideType.CHANGE:
             _check(where, override.key_or_group, _value(override), problems)

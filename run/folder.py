@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shlex
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from omegaconf import DictConfig, open_dict
 
 from env.disk import refusals_told
+from env.errors import Problem, Refused
 
 # Of a socket's path, all in all and of what Ray puts below its folder:
 # /ray/session_2026-01-31_23-59-59_123456_1234567/sockets/plasma_store
@@ -59,6 +61,29 @@ def begun(place: Path) -> Iterator[None]:
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(place.name)
         fresh.replace(link)
+
+
+@contextlib.contextmanager
+def alone(place: Path) -> Iterator[None]:
+    """No second process trains in ``place`` meanwhile.
+
+    Raises:
+        Refused: one does already.
+    """
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        # of the folder itself, so nothing is left behind; gone with the process, however it ends
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        do = "wait for it, or stop it; every start without --resume has a folder of its own"
+        raise Refused(Problem(str(place), "this run is under way already", do=do)) from error
+    except OSError as error:
+        print(f"  {place} cannot be locked ({error.strerror}): do not start this run twice")
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def direct(config: DictConfig, place: Path, reward: str, given: Collection[str]) -> None:

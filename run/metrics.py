@@ -37,7 +37,7 @@ class JsonlLogger:
         folder.mkdir(parents=True, exist_ok=True)
         self._metrics = _append(folder / "metrics.jsonl")
         self._phases = _append(folder / "phases.jsonl")
-        self._step = 0
+        self._step = _first_step(config["trainer"])
         add_timer_callback(self.phase)
 
     def log(self, data: dict[str, Any], step: int) -> None:
@@ -55,6 +55,13 @@ class JsonlLogger:
         event = "start" if seconds is None else "end"
         line = {"time": time.time(), "step": self._step, "phase": name}
         _write(self._phases, {**line, "event": event, "seconds": seconds})
+
+
+def _first_step(trainer: dict[str, Any]) -> int:
+    """The step that the first phase belongs to: a validation before step 1 is of step 0."""
+    if trainer.get("resume_mode") == "resume_path":
+        return int(trainer["resume_from_path"].rsplit("global_step_", 1)[1]) + 1
+    return 0 if trainer.get("val_before_train", True) else 1
 
 
 def _append(path: Path) -> TextIO:

@@ -64,6 +64,23 @@ def test_phases_carry_the_step_under_way(logger: JsonlLogger, tmp_path: Path) ->
     ]
 
 
+@pytest.mark.parametrize(
+    ("trainer", "step"),
+    [
+        ({"val_before_train": True}, 0),
+        ({"val_before_train": False}, 1),
+        ({"resume_mode": "resume_path", "resume_from_path": "/x/global_step_7"}, 8),
+    ],
+)
+def test_the_first_phase_is_of_the_step_that_begins(
+    callbacks: list[Any], tmp_path: Path, trainer: dict[str, Any], step: int
+) -> None:
+    folder = {"custom_logger": {"folder": str(tmp_path)}}
+    JsonlLogger("p", "e", {"trainer": {**folder, **trainer}}).phase("gen", None)
+    (line,) = lines(tmp_path / "phases.jsonl")
+    assert line["step"] == step
+
+
 def test_metrics_of_every_number_type_are_written(logger: JsonlLogger, tmp_path: Path) -> None:
     values = {"int": 1, "float": 0.5, "np": np.float32(0.25), "tensor": torch.tensor(2.0)}
     logger.log({**values, "flag": True, "text": "no number"}, step=1)

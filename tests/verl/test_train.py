@@ -2,70 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 from omegaconf import OmegaConf
 
-from tests.processes import as_from_a_terminal
-
-WAIT_SECONDS = 120
-
-
-def start(out: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-    # No hub answers: what is needed is here, and nothing may look for more.
-    environment = {**os.environ, "VERL_P40_OUT": str(out), "HF_ENDPOINT": "http://127.0.0.1:9"}
-    command = [sys.executable, "-m", "run.train", *arguments]
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=as_from_a_terminal,
-        **options,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    said, complained = process.communicate()
-    return subprocess.CompletedProcess(process.args, process.returncode, said, complained)
-
-
-def latest(out: Path) -> Path:
-    return (out / "runs" / "latest").resolve()
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def wait_for(there: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not there():
-        assert time.monotonic() < deadline, f"{what} did not come within {WAIT_SECONDS} s"
-        time.sleep(0.1)
-
-
-def processes_of(out: Path) -> list[str]:
-    """Command lines of all that was started with this output folder in its environment."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("VERL_P40_OUT") == str(out):
-                found.append(" ".join(process.cmdline())[:120])
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
+from tests.verl.runs import finish, latest, lines, processes_of, start, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +41,13 @@ def test_every_step_leaves_its_metrics(grpo_run: Path) -> None:
     for step in (1, 2, 3):
         metrics = steps[step]
         assert metrics["actor/grad_norm"] > 0
-        assert metrics["training/rollout_probs_diff_max"] < 1e-5
-        assert {"actor/pg_loss", "actor/kl_loss", "response_length/mean"} <= metrics.keys()
+        assert metrics["training/rollout_log_probs_diff_mean"] < 1e-5
+        assert metrics["critic/groups/num"] == 4
+        assert metrics["perf/tokens_per_second/gen"] > 0
+        assert {"actor/pg_loss", "actor/kl_loss", "actor/entropy", "actor/pg_clipfrac"} <= set(
+            metrics
+        )
+        assert {"response_length/mean", "response_length/truncated_ratio"} <= set(metrics)
     # the policy moved, so the distance to the reference did
     assert steps[1]["actor/kl_loss"] == pytest.approx(0, abs=1e-6)
     assert steps[3]["actor/kl_loss"] > 1e-6
@@ -185,6 +136,7 @@ def endless(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A run of many steps, under way."""
     many = ["trainer.total_training_steps=100000", "trainer.total_epochs=100000"]
     arguments = ["--preset", "tiny", *many, "trainer.val_before_train=false"]
+    arguments += ["trainer.save_freq=1"]
     process = start(tmp_path, *arguments, start_new_session=True)
     wait_for(lambda: (latest(tmp_path) / "metrics.jsonl").exists(), "the first step")
     yield process
@@ -200,6 +152,7 @@ def test_ctrl_c_ends_with_130_and_leaves_no_process(
     done = finish(endless)
     assert done.returncode == 130, done.stderr
     assert str(latest(tmp_path)) in done.stderr
+    assert f"make train RESUME={latest(tmp_path).name}" in done.stderr
     assert "Traceback" not in done.stderr
     assert processes_of(tmp_path) == []
 
