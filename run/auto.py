@@ -99,6 +99,9 @@ def _device(config: DictConfig, device: Device, said: list[str]) -> None:
 def _strategy(config: DictConfig, said: list[str]) -> None:
     ranks = config.trainer.n_gpus_per_node * config.trainer.nnodes
     decided = "single" if ranks == 1 else "fsdp"
+    reason = "a plain module at one rank" if ranks == 1 else f"sharded over {ranks} ranks"
+    if config.actor_rollout_ref.actor.strategy == "auto":
+        said.append(f"strategy={decided}: {reason}")
     for role in (config.actor_rollout_ref.actor, config.critic):
         if role.strategy == "auto":
             role.strategy = decided
@@ -110,8 +113,6 @@ def _strategy(config: DictConfig, said: list[str]) -> None:
         elif role.strategy == "single" and ranks != 1:
             what = f"a plain module is for one rank, and there are {ranks}"
             raise Refused(Problem("strategy=single", what, "fsdp or fsdp2"))
-    reason = "a plain module at one rank" if ranks == 1 else f"sharded over {ranks} ranks"
-    said.append(f"strategy={config.actor_rollout_ref.actor.strategy}: {reason}")
 
 
 def _capabilities(config: DictConfig, device: Device, said: list[str]) -> None:
@@ -193,10 +194,14 @@ def largest_divisor(number: int, limit: int) -> int:
 
 def _threads(config: DictConfig, said: list[str]) -> None:
     if config.ray_init.num_cpus == "auto":
-        # One slot for the trainer and one a rank: slots are a count of processes, not of cores.
-        ranks = config.trainer.n_gpus_per_node
-        config.ray_init.num_cpus = max(os.cpu_count() or 1, 1 + ranks)
-        said.append(f"ray_init.num_cpus={config.ray_init.num_cpus}")
+        # Slots are a count of processes, not of cores, and Ray starts one for every slot at once:
+        # the trainer, the ranks, and the task that scores while log-probs are computed.
+        scoring = int(config.reward_model.launch_reward_fn_async)
+        slots = 1 + config.trainer.n_gpus_per_node + scoring
+        if config.actor_rollout_ref.rollout.mode != "sync":
+            slots = max(os.cpu_count() or 1, slots)  # servers and agents of vLLM or SGLang
+        config.ray_init.num_cpus = slots
+        said.append(f"ray_init.num_cpus={slots}")
 
 
 def _leaves(config: DictConfig) -> Iterator[tuple[str, Any]]:

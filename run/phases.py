@@ -1,6 +1,10 @@
-"""The phases of a training step in words, and times as people read them."""
+"""A training step in words: its phases, times as people read them, a rollout that went astray."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+
+from run.jsonl import number
 
 # verl's timers. `step` holds all others of a step.
 WORDS = {
@@ -18,9 +22,21 @@ WORDS = {
     "save_checkpoint": "saving a checkpoint",
 }
 
+# verl's mean |log-prob of the rollout - log-prob of the trainer|, and the limit it warns above
+# (ROLLOUT_LOG_PROBS_DIFF_LIMIT in verl/trainer/ppo/metric_utils.py).
+ROLLOUT_DIFF = "training/rollout_log_probs_diff_mean"
+ROLLOUT_DIFF_LIMIT = 1e-3
+OTHER_POLICY = "samples come from another policy than the one that is trained"
+
 
 def in_words(phase: str) -> str:
     return WORDS.get(phase, phase)
+
+
+def rollout_astray(metrics: Mapping[str, object]) -> float | None:
+    """A step's ``ROLLOUT_DIFF`` where it is above the limit or NaN, else None."""
+    value = number(metrics.get(ROLLOUT_DIFF))
+    return None if value is None or value <= ROLLOUT_DIFF_LIMIT else value
 
 
 def duration(seconds: float) -> str:

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from env.errors import Problem, Refused
 from env.paths import PRESETS
 
-REWARDS = ("strict", "normalised", "graded")
+REWARDS = ("strict", "normalised", "graded", "digits")
 SOURCES = ("gsm8k", "generated", "dir", "hf")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 
@@ -17,7 +17,7 @@ import rich.progress
 from rich.console import Console
 
 from run.jsonl import Tail, number
-from run.phases import duration, in_words
+from run.phases import OTHER_POLICY, ROLLOUT_DIFF_LIMIT, duration, in_words, rollout_astray
 
 LONG_PHASE_SECONDS = 15.0
 HEARTBEAT_SECONDS = 30.0
@@ -53,6 +53,8 @@ class Progress:
         self._step_seconds: deque[float] = deque(maxlen=STEPS_REMEMBERED)
         self._reward: float | None = None
         self._kl: float | None = None
+        self._warned = False
+        self._began = False
         self._view = _Bar(console, total_steps) if console.is_terminal else _Lines(console, clock())
 
     def __enter__(self) -> Progress:
@@ -61,15 +63,28 @@ class Progress:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def catch_up(self) -> None:
+        """Take what the run's folder holds already, of an earlier start, and show nothing of it."""
+        for _ in self._news():
+            pass
+        self._running.clear()
+        self._began = False
+
     def update(self) -> None:
         """Read what is new and show it. Cheap enough to be called several times a second."""
+        for metrics in self._news():
+            self._view.step_done(self)
+            self._warn(rollout_astray(metrics))
+        self._view.show(self)
+
+    def _news(self) -> Iterator[dict[str, object]]:
+        """The metrics of every step that was finished since the last call."""
         for event in self._phases.read():
             self._take_phase(event)
         for line in self._metrics.read():
             metrics = line.get("metrics")
             if isinstance(metrics, dict) and self._take_metrics(line.get("step"), metrics):
-                self._view.step_done(self)
-        self._view.show(self)
+                yield metrics
 
     def close(self) -> None:
         """Leave the terminal as it should be; the bar stays as it was last shown."""
@@ -113,7 +128,7 @@ class Progress:
     def activity(self) -> str:
         """The phase and for how long."""
         if self.phase is None:
-            return "working" if self._running or self.step else "starting"
+            return "working" if self._began else "starting"
         name, began = self.phase
         return f"{in_words(name)}, {duration(self.now - began)}"
 
@@ -137,6 +152,7 @@ class Progress:
         if name == "step":
             self._running.clear()  # whatever never ended, as after a crash, is over
         self._running.pop(name, None)
+        self._began = True
         if event.get("event") == "start":
             self._running[name] = began
 
@@ -146,11 +162,22 @@ class Progress:
         if seconds is None or not isinstance(step, int):
             return False
         self.step = step
+        self._began = True
         if math.isfinite(seconds):
             self._step_seconds.append(seconds)
         self._reward = number(metrics.get("critic/score/mean"))
         self._kl = next((number(metrics[name]) for name in KL_METRICS if name in metrics), None)
         return True
+
+    def _warn(self, rollout_diff: float | None) -> None:
+        if rollout_diff is None or self._warned:
+            return
+        self._warned = True
+        self._view.say(
+            f"warning at step {self.step}: log-probs of rollout and trainer differ by "
+            f"{rollout_diff:.3g} on average, above {ROLLOUT_DIFF_LIMIT:g}: {OTHER_POLICY}; "
+            "train.log names likely causes"
+        )
 
 
 class _Lines:
@@ -174,13 +201,15 @@ class _Lines:
             self._said_phase = phase
             self._say(progress, f"{progress.position}: {progress.activity}")
 
+    def say(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     def close(self) -> None:
         pass
 
     def _say(self, progress: Progress, text: str) -> None:
         self._said_at = progress.now
-        line = ", ".join(filter(None, [text, progress.outlook]))
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self.say(", ".join(filter(None, [text, progress.outlook])))
 
 
 class _Bar:
@@ -209,6 +238,9 @@ class _Bar:
             description=" | ".join(filter(None, parts)),
         )
         self._bar.refresh()
+
+    def say(self, text: str) -> None:
+        self._bar.console.print(text, markup=False, highlight=False)  # above the bar
 
     def close(self) -> None:
         self._bar.stop()

@@ -24,7 +24,7 @@ from rich.text import Text
 from env import errors, paths
 from env.errors import Problem, Refused
 from run.jsonl import Tail, number
-from run.phases import WORDS, in_words
+from run.phases import OTHER_POLICY, ROLLOUT_DIFF_LIMIT, WORDS, in_words, rollout_astray
 
 MISSING = "-"
 MAX_ROWS = 24
@@ -99,7 +99,7 @@ def summarise(folder: Path) -> RenderableType:
     steps = {step: metrics for step, metrics in lines if "timing_s/step" in metrics}
     parts: list[RenderableType] = [Text(f"Run {folder.name}", style="bold")]
     if steps:
-        parts += [_steps(steps, _groups(_path(config, "trainer", "rollout_data_dir")))]
+        parts += [_steps(steps), *_astray(steps)]
     else:
         parts += [Text("No step was finished; train.log says why.")]
     parts += ["", *_validations(lines, config), "", _phases(steps), "", _contents(folder)]
@@ -122,11 +122,6 @@ def _get(config: Mapping[str, Any], *keys: str) -> Any:
     return value
 
 
-def _path(config: Mapping[str, Any], *keys: str) -> Path | None:
-    value = _get(config, *keys)
-    return Path(value) if isinstance(value, str) and value else None
-
-
 def _figure(value: float | None, heading: str) -> str:
     if value is None:
         return MISSING
@@ -137,15 +132,20 @@ def _figure(value: float | None, heading: str) -> str:
     return f"{value:.4f}" if value == 0 or abs(value) >= 0.001 else f"{value:.1e}"
 
 
-def _steps(steps: Mapping[int, dict[str, Any]], groups: Mapping[int, str]) -> Table:
+def _steps(steps: Mapping[int, dict[str, Any]]) -> Table:
     headings = list(COLUMNS)
     if not any(name in metrics for metrics in steps.values() for name in COLUMNS[ONLY_WITH_CRITIC]):
         headings.remove(ONLY_WITH_CRITIC)
     table = Table("step", box=None, header_style="bold")
     for heading in headings:
         table.add_column(heading, justify="right")
-    if groups:
-        table.add_column("groups that differ", justify="right")
+    recorded = {
+        heading: read
+        for heading, read in (("tied groups", _tied_groups), ("truncated", _truncated))
+        if any(read(metrics) is not None for metrics in steps.values())
+    }
+    for heading in recorded:
+        table.add_column(heading, justify="right")
     shown = sorted(steps)
     if len(shown) > MAX_ROWS:
         shown = shown[: MAX_ROWS // 2] + shown[-MAX_ROWS // 2 :]
@@ -159,24 +159,38 @@ def _steps(steps: Mapping[int, dict[str, Any]], groups: Mapping[int, str]) -> Ta
         for heading in headings:
             name = next((name for name in COLUMNS[heading] if name in metrics), "")
             row.append(_figure(number(metrics.get(name)), heading))
-        table.add_row(*row, *([groups.get(step, MISSING)] if groups else []))
+        table.add_row(*row, *(read(metrics) or MISSING for read in recorded.values()))
     return table
 
 
-def _groups(folder: Path | None) -> dict[int, str]:
-    """Step to "3/4": in how many of a step's groups the scores differ, from verl's samples."""
-    found = {}
-    for path in folder.glob("*.jsonl") if folder else ():
-        scores: dict[object, set[object]] = defaultdict(set)
-        sizes: dict[object, int] = defaultdict(int)
-        for sample in Tail(path).read():
-            prompt = str(sample.get("input"))
-            scores[prompt].add(sample.get("score"))
-            sizes[prompt] += 1
-        if path.stem.isdecimal() and max(sizes.values(), default=0) > 1:
-            differ = sum(len(values) > 1 for values in scores.values())
-            found[int(path.stem)] = f"{differ}/{len(scores)}"
-    return found
+def _tied_groups(metrics: Mapping[str, Any]) -> str | None:
+    """In how many of a step's groups every response has the same score, as "1/4"."""
+    tied, groups = (
+        number(metrics.get(f"critic/groups/{name}")) for name in ("equal_scores", "num")
+    )
+    return None if tied is None or groups is None else f"{tied:.0f}/{groups:.0f}"
+
+
+def _truncated(metrics: Mapping[str, Any]) -> str | None:
+    """The share of a step's responses that were cut before they ended."""
+    share = number(metrics.get("response_length/truncated_ratio"))
+    return None if share is None else f"{share:.1%}"
+
+
+def _astray(steps: Mapping[int, dict[str, Any]]) -> Iterator[RenderableType]:
+    found = {
+        step: diff
+        for step, metrics in steps.items()
+        if (diff := rollout_astray(metrics)) is not None
+    }
+    if found:
+        # NaN is the worst of all
+        worst = max(found, key=lambda step: (math.isnan(found[step]), found[step]))
+        yield Text(
+            f"Warning: in {len(found)} of {len(steps)} steps the log-probs of rollout and trainer "
+            f"differ by more than {ROLLOUT_DIFF_LIMIT:g} on average (most at step {worst}, by "
+            f"{found[worst]:.3g}): {OTHER_POLICY}. train.log names likely causes."
+        )
 
 
 def _validations(
@@ -283,7 +297,7 @@ def _caveat(config: Mapping[str, Any], steps: int) -> str:
         trained += f", {steps * prompts} prompts, {steps * prompts * samples} responses"
     told = (
         "So few steps show that it runs, not that it learns."
-        if steps < 100
+        if steps < 20
         else ("Whether it learned, only a validation on enough problems can tell.")
     )
     return f"Trained on {trained}. {told}"
@@ -292,6 +306,7 @@ def _caveat(config: Mapping[str, Any], steps: int) -> str:
 def _next() -> Text:
     return Text(
         "Next:\n"
+        "  make train PRESET=toy-grpo      a toy that learns, in two minutes\n"
         "  make train PRESET=cpu-gsm8k     real GSM8K, on a CPU\n"
         "  make train PRESET=p40-grpo      GRPO on GSM8K, on a 24 GB card\n"
         "  make train PRESET=p40-ppo       PPO with a critic, on a 24 GB card\n"

@@ -72,6 +72,29 @@ def test_a_finished_step_is_one_plain_line_with_reward_kl_and_time_left(run: Run
     assert run.show() == ""
 
 
+def test_a_rollout_that_samples_from_another_policy_is_warned_of_once(run: Run) -> None:
+    run.metrics(1, timing_s__step=1.0, training__rollout_log_probs_diff_mean=1e-3)
+    run.metrics(2, timing_s__step=1.0, training__rollout_log_probs_diff_mean=0.0123)
+    run.metrics(3, timing_s__step=1.0, training__rollout_log_probs_diff_mean="NaN")
+    _, _, warning, third = run.show().splitlines()
+    assert warning.startswith(
+        "warning at step 2: log-probs of rollout and trainer differ by 0.0123"
+    )
+    assert "another policy" in warning
+    assert third.startswith("step 3/4")
+
+
+def test_the_warning_stands_above_the_bar_of_a_terminal(tmp_path: Path) -> None:
+    run = Run(tmp_path, terminal=True)
+    with run.progress:
+        run.show()
+        run.metrics(1, timing_s__step=1.0, training__rollout_log_probs_diff_mean=0.5)
+        shown = run.show()
+    assert "differ by 0.5 on average" in shown
+    assert shown.index("warning at step 1") < shown.rindex("step 2/4")
+    assert "warning" not in run.show()
+
+
 def test_a_first_validation_is_no_step(run: Run) -> None:
     run.metrics(0, **{"val-core/gsm8k/acc/mean@1": 0.0})
     assert run.show() == ""
@@ -233,3 +256,22 @@ def test_a_tail_crosses_chunks_and_drops_a_line_that_is_longer_than_one(tmp_path
 )
 def test_durations_are_written_as_people_read_them(seconds: float, expected: str) -> None:
     assert duration(seconds) == expected
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_resumed_run_shows_only_what_comes_now(tmp_path: Path, terminal: bool) -> None:
+    run = Run(tmp_path, terminal)
+    for step in (1, 2):
+        run.phase("step", "start")
+        run.metrics(step, timing_s__step=10.0, critic__score__mean=0.5)
+    run.progress.catch_up()
+    assert run.output.getvalue() == ""
+    run.seconds += 1000
+    shown = run.show()
+    assert "done" not in shown
+    if terminal:
+        assert "step 3/4" in shown
+        assert "starting" in shown
+    assert run.progress.seconds_left == 20.0
+    run.metrics(3, timing_s__step=10.0, critic__score__mean=0.5)
+    assert "step 3/4 done" in run.show() or terminal

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from env import cards, hardware, models, paths, verl
-from run import preset, reward
+from run import config, preset, reward
 
 README = (paths.ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (paths.ROOT / "Makefile").read_text(encoding="utf-8")
@@ -67,16 +67,17 @@ def test_every_preset_has_a_row_with_its_model_and_place() -> None:
     assert sorted(rows) == preset.names()
     for name, row in rows.items():
         loaded = preset.load(name)
-        algorithm = {"grpo": "GRPO", "gae": "PPO"}[loaded.verl["algorithm"]["adv_estimator"]]
+        settings = config.build(loaded, [])
+        algorithm = {"grpo": "GRPO", "gae": "PPO"}[settings.algorithm.adv_estimator]
         assert row[1].startswith(algorithm), name
         wanted = "random" if loaded.model == "tiny" else loaded.model.removesuffix("-instruct")
         assert row[2].lower().startswith(wanted), name
-        assert (row[4] == "CPU") == (loaded.verl["trainer"]["device"] == "cpu"), name
-        steps = loaded.verl["trainer"].get("total_training_steps")
+        assert (row[4] == "CPU") == (settings.trainer.device == "cpu"), name
+        steps = settings.trainer.total_training_steps
         assert steps is None or f"{steps} steps" in row[1], name
-        prompts = loaded.verl["data"]["train_batch_size"]
-        samples = loaded.verl["actor_rollout_ref"]["rollout"]["n"]
-        assert f"{prompts} prompts" + (f" x {samples}" if samples > 1 else "") in row[1], name
+        prompts, samples = settings.data.train_batch_size, settings.actor_rollout_ref.rollout.n
+        said = "1 prompt " if prompts == 1 else f"{prompts} prompts"
+        assert said + (f" x {samples}" if samples > 1 else "") in row[1], name
 
 
 def test_presets_that_are_named_in_commands_exist() -> None:

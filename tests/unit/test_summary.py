@@ -19,8 +19,9 @@ from rich.console import Console
 
 from env import paths
 from env.errors import Refused
+from run.phases import ROLLOUT_DIFF
 from run.progress import KL_METRICS
-from run.summary import COLUMNS, find, summarise
+from run.summary import COLUMNS, PLAIN_WIDTH, find, summarise
 
 STEP = {
     "critic/score/mean": 0.25,
@@ -124,18 +125,49 @@ def test_one_validation_alone_is_compared_with_nothing(folder: Path) -> None:
     assert "  right: 25.0% after 0 steps\n" in text
 
 
-def test_groups_with_unequal_scores_are_counted_from_the_samples(folder: Path) -> None:
-    config(folder)
-    metrics(folder, (1, STEP), (2, STEP))
-    samples = folder / "samples" / "train"
-    samples.mkdir(parents=True)
-    scores = {"a": [0.1, 0.1], "b": [0.1, 0.2], "c": [0.3, 0.0]}
-    lines = [json.dumps({"input": p, "score": s}) for p, both in scores.items() for s in both]
-    (samples / "1.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+def test_tied_groups_and_truncated_responses_are_columns_where_they_are_recorded(
+    folder: Path,
+) -> None:
+    metrics(folder, (1, STEP))
+    assert not {"tied", "truncated"} & set(shown(folder).split())
+    groups = {"critic/groups/num": 3, "critic/groups/equal_scores": 1}
+    both = {**STEP, **groups, "response_length/truncated_ratio": 0.125}
+    metrics(folder, (1, both), (2, STEP))
     text = shown(folder)
-    assert "groups that differ" in text
-    assert rows(text)["1"][-1] == "2/3"
-    assert rows(text)["2"][-1] == "-"
+    assert "tied groups" in text
+    assert rows(text)["1"][-2:] == ["1/3", "12.5%"]
+    assert rows(text)["2"][-2:] == ["-", "-"]
+
+
+def test_the_widest_table_fits_a_plain_log(folder: Path) -> None:
+    wide = {
+        **dict.fromkeys((name for names in COLUMNS.values() for name in names), -1.5e-05),
+        **{"response_length/mean": 1024.0, "timing_s/step": 1234.5},
+        **{"critic/groups/num": 128, "critic/groups/equal_scores": 100},
+        "response_length/truncated_ratio": 1.0,
+    }
+    metrics(folder, *[(step, wide) for step in range(1, 2000)])
+    output = io.StringIO()
+    Console(file=output, width=PLAIN_WIDTH).print(summarise(folder))
+    assert rows(output.getvalue())["1999"][-4:] == ["1024.0", "1234.5", "100/128", "100.0%"]
+
+
+@pytest.mark.parametrize(("worst", "said"), [(0.0123, "0.0123"), ("NaN", "nan")])
+def test_a_rollout_that_samples_from_another_policy_is_warned_of_in_one_line(
+    folder: Path, worst: Any, said: str
+) -> None:
+    diffs = {1: 1e-6, 2: 0.002, 3: worst, 4: 1e-3}
+    metrics(folder, *[(step, {**STEP, ROLLOUT_DIFF: diff}) for step, diff in diffs.items()])
+    text = " ".join(shown(folder).split())
+    assert text.count("Warning:") == 1
+    assert "in 2 of 4 steps the log-probs of rollout and trainer differ by more than 0.001" in text
+    assert f"most at step 3, by {said})" in text
+    assert "another policy" in text
+
+
+def test_a_sound_rollout_and_one_without_log_probs_are_not_warned_of(folder: Path) -> None:
+    metrics(folder, (1, {**STEP, ROLLOUT_DIFF: 1e-6}), (2, STEP))
+    assert "Warning" not in shown(folder)
 
 
 def test_phases_are_listed_by_their_median_and_short_ones_left_out(folder: Path) -> None:
