@@ -30,7 +30,7 @@ from omegaconf import DictConfig, OmegaConf
 from env import hardware, paths, variables
 from env.disk import refusals_told
 from env.errors import INTERRUPTED, OK, REFUSED, main
-from run import auto, config, folder, launch, preset, resume, sources, steps
+from run import auto, config, folder, launch, preset, ray_environment, resume, sources, steps
 from run.progress import Progress
 from run.summary import console as plain_or_terminal
 from run.summary import summarise
@@ -144,7 +144,7 @@ def _command(place: Path, ray: Path) -> list[str]:
 
 
 def _environment(ray: Path) -> Mapping[str, str]:
-    environment = dict(os.environ)
+    environment = {**ray_environment.ENVIRONMENT, **os.environ}
     root = str(paths.ROOT)
     # Ray's workers inherit it: they import run.metrics and run.reward by name.
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))

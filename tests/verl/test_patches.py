@@ -64,6 +64,8 @@ def test_what_is_imported_is_the_patched_tree() -> None:
 
 def test_a_second_install_does_nothing() -> None:
     tree = Path(sys.prefix) / "src" / "verl" / "verl"
+    made_of = json.loads((tree.parent / "verl-p40.json").read_text())
+    assert made_of["queue_sha256"] == verl.queue_sha256(verl.queue()), "make env"
     before = tree.stat().st_mtime_ns
     assert verl.install(Path(sys.prefix)) is False
     assert tree.stat().st_mtime_ns == before
