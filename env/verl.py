@@ -118,9 +118,12 @@ def _git(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     # Without the ceiling, git would take a tree inside the checkout for a part of that repository
     # and silently apply nothing.
     environment = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tree.parent)}
-    return subprocess.run(
-        ["git", "-C", str(tree), *arguments], env=environment, capture_output=True, text=True
-    )
+    try:
+        return subprocess.run(
+            ["git", "-C", str(tree), *arguments], env=environment, capture_output=True, text=True
+        )
+    except FileNotFoundError as error:
+        raise Refused(Problem("git", "is not installed", do="apt install git")) from error
 
 
 def apply(patches: Sequence[Path], tree: Path) -> None:
