@@ -1,0 +1,75 @@
+# The image: verl 0.5.0, patched, with what it needs and GSM8K. `make build` gives the arguments.
+# BuildKit's own frontend, so nothing has to be pulled but the base. Only env/'s scripts do the work.
+
+# env/pins.toml: profiles.cu118.base.runtime
+ARG BASE_IMAGE=nvidia/cuda:11.8.0-runtime-ubuntu22.04@sha256:eaaccb3528ceca110601131434ab467e41d694a41e8c9bf280fb27ac18fcb29b
+ARG PROFILE=cu118
+
+# ------------------------------------------------------------------ what every stage stands on
+FROM ${BASE_IMAGE} AS base
+ARG PROFILE
+ARG APT_MIRROR
+ENV TZ=UTC LANG=C.UTF-8 VERL_P40_VENV=/opt/verl-p40/.venv PATH=/opt/verl-p40/.venv/bin:$PATH
+WORKDIR /opt/verl-p40
+COPY env/image env/image
+RUN --mount=type=secret,id=ca,target=/run/secrets/ca \
+    SSL_CERT_FILE=/run/secrets/ca bash env/image/system.sh runtime "$PROFILE"
+
+# ------------------------------------------------------------------ compilers, never in the runtime
+FROM base AS toolchain
+ARG PROFILE
+ARG CUDA_ARCH=6.1
+ENV TORCH_CUDA_ARCH_LIST=${CUDA_ARCH}
+RUN --mount=type=secret,id=ca,target=/run/secrets/ca \
+    SSL_CERT_FILE=/run/secrets/ca bash env/image/system.sh toolchain "$PROFILE"
+
+# ------------------------------------------------------------------ packages, by hash
+FROM toolchain AS environment
+ARG PROFILE
+ARG PIP_INDEX_URL
+ARG PIP_FIND_LINKS
+ENV UV_LINK_MODE=copy UV_CACHE_DIR=/cache/uv PIP_CACHE_DIR=/cache/pip
+COPY env/install env/install
+COPY env/locks env/locks
+RUN --mount=type=secret,id=ca,target=/run/secrets/ca \
+    --mount=type=cache,target=/cache \
+    . env/image/certificates.sh && bash env/install/venv.sh "$PROFILE" && \
+    TOOLS=no bash env/install/python.sh "$PROFILE"
+
+# ------------------------------------------------------------------ verl and its queue
+FROM environment AS verl
+COPY env env
+COPY verl-patches verl-patches
+RUN --mount=type=secret,id=ca,target=/run/secrets/ca \
+    --mount=type=cache,target=/cache \
+    --mount=type=bind,from=downloads,target=/opt/verl-p40/env/downloads \
+    . env/image/certificates.sh && export VERL_P40_OUT=/cache/verl-p40 && \
+    bash env/image/overlay.sh /opt/verl-p40/.venv /overlay bash env/install/verl.sh
+
+# ------------------------------------------------------------------ GSM8K, as published, or no image
+FROM verl AS data
+ARG GSM8K_URL
+COPY data data
+RUN --mount=type=secret,id=ca,target=/run/secrets/ca \
+    --mount=type=bind,from=downloads,target=/opt/verl-p40/env/downloads \
+    . env/image/certificates.sh && export PYTHONPATH=/opt/verl-p40 VERL_P40_OUT=/tmp/out && \
+    python -m data.prepare --source url --name gsm8k && mv /tmp/out/data/gsm8k /gsm8k
+
+# ------------------------------------------------------------------ what is run
+FROM base AS runtime
+ARG PROFILE
+ARG CUDA_ARCH=6.1
+ARG REVISION=unknown
+COPY --link --from=environment /opt/verl-p40/.venv /opt/verl-p40/.venv
+COPY --link --from=verl /overlay/ /
+COPY --link --from=data /gsm8k /opt/verl-p40/share/gsm8k
+COPY --link . /opt/verl-p40
+ENV PYTHONPATH=/opt/verl-p40 VERL_P40_OUT=/opt/verl-p40/out VERL_P40_PROFILE=${PROFILE} \
+    TORCH_CUDA_ARCH_LIST=${CUDA_ARCH} HOME=/tmp USER=trainer PYTHONDONTWRITEBYTECODE=1 \
+    GSM8K_DIR=/opt/verl-p40/share/gsm8k/raw
+LABEL org.opencontainers.image.title="verl-p40" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.licenses="Apache-2.0 AND MIT"
+RUN install -d -m 1777 /opt/verl-p40/out
+USER 1000:1000
+CMD ["python", "-m", "run.train", "--help"]

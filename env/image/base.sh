@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# A base image from Debian's packages alone, for where none can be pulled: `make base`.
+# bash env/image/base.sh [NAME]; the mirror is the host's own package source, or APT_MIRROR.
+set -euo pipefail
+name=${1:-local/debian:bookworm}
+docker=${DOCKER:-docker}
+
+for tool in mmdebstrap "$docker"; do
+  if ! command -v "$tool" >/dev/null; then
+    echo "refused: $tool is missing" >&2
+    echo "    -> Debian or Ubuntu: apt install mmdebstrap; an engine: docs.docker.com/engine/install" >&2
+    exit 1
+  fi
+done
+if ! "$docker" version >/dev/null 2>&1; then
+  echo "refused: no Docker engine answers $docker" >&2
+  echo "    -> start it (systemctl start docker), or let this user reach it (group docker)" >&2
+  exit 1
+fi
+
+mirror=${APT_MIRROR:-}
+if [ -z "$mirror" ]; then
+  # The address of the first Debian archive that this host installs from.
+  mirror=$(apt-get indextargets --format '$(SITE)$(REPO_URI) $(REPO_URI) $(RELEASE)' 2>/dev/null |
+    awk '$3 ~ /^bookworm$/ {print $2; exit}')
+fi
+if [ -z "$mirror" ]; then
+  echo "refused: this host installs from no Debian bookworm archive, so the mirror is not known" >&2
+  echo "    -> name one: make base APT_MIRROR=http://..." >&2
+  exit 1
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+started=$SECONDS
+echo "base: bookworm from Debian's packages ..."
+# ca-certificates: every later download checks certificates. The rest of the base is minimal.
+mmdebstrap --quiet --variant=minbase --components=main,contrib,non-free,non-free-firmware \
+  --include=ca-certificates --aptopt='Apt::Install-Recommends "false"' \
+  bookworm "$work/base.tar" "$mirror"
+"$docker" import --change 'CMD ["bash"]' --message "Debian bookworm by mmdebstrap" \
+  "$work/base.tar" "$name" >/dev/null
+echo "base: $name, $("$docker" image inspect --format '{{.Size}}' "$name" | awk '{printf "%.0f MB", $1 / 1e6}'), $((SECONDS - started)) s"
