@@ -13,6 +13,13 @@ RESUME ?=
 DATA ?= --source url
 ARGS ?=
 ALL ?=
+# Where training runs: host, image, or nothing: in the image where an engine and the image are.
+WHERE ?=
+BASE ?= local/debian:bookworm
+DEVICE ?=
+base build train: export WHERE := $(WHERE)
+base build train: export PROFILE := $(PROFILE)
+base build train: export DEVICE := $(DEVICE)
 
 VENV := $(or $(VERL_P40_VENV),.venv)
 RUN := $(VENV)/bin/python
@@ -23,12 +30,12 @@ $(foreach line,$(shell sed '/^\#/d' env/vars.env),$(eval \
 
 CACHES := .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
-.PHONY: help env demo data model train test lint lock lock-check clean
+.PHONY: help env demo data model train monitor base build test lint lock lock-check clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
 	  while IFS='|' read -r target text; do printf '  make %-11s %s\n' "$$target" "$$text"; done
-	@echo 'Each command makes the environment first where it is missing, and does so once.'
+	@echo 'What runs here makes the environment first where it is missing, and does so once.'
 
 env: ## the environment in .venv, hash-locked  [PROFILE=cu124|cu118 PYTHON=python3.10]
 	@bash env/install/all.sh $(PROFILE)
@@ -42,10 +49,19 @@ data: env ## check and prepare training data; GSM8K as published  [DATA="--sourc
 model: env ## fetch a model into out/models; without MODEL, list them  [MODEL=qwen2.5-0.5b-instruct]
 	@$(RUN) -m env.models $(MODEL)
 
-train: env ## train with a preset  [PRESET=p40-ppo OVERRIDES="..."], or go on  [RESUME=latest]
-	@$(RUN) -m run.train $(strip $(if $(RESUME),--resume $(RESUME)) \
+train: ## train with a preset  [PRESET=p40-ppo OVERRIDES="..." WHERE=host|image], or go on  [RESUME=latest]
+	@bash env/image/train.sh $(strip $(if $(RESUME),--resume $(RESUME)) \
 	  $(if $(and $(RESUME),$(filter file,$(origin PRESET))),,--preset $(PRESET)) \
 	  $(if $(MODEL),--model $(MODEL)) $(OVERRIDES))
+
+monitor: env ## watch memory of cards and host, before, while or after a run trains
+	@$(RUN) -m run.monitor $(ARGS)
+
+base: ## a base image from Debian's packages alone, where none can be pulled  [BASE=local/debian:bookworm]
+	@bash env/image/base.sh $(BASE)
+
+build: ## the image verl-p40:PROFILE, cu118 unless told  [PROFILE=cu124 BASE_IMAGE=local/debian:bookworm]
+	@bash env/image/build.sh $(or $(PROFILE),cu118)
 
 test: env ## the whole test suite  [ARGS="tests/unit -k pins"]
 	@$(RUN) -m pytest $(ARGS)
@@ -54,7 +70,7 @@ lint: env ## formatting, style and types, on the oldest Python served; shell scr
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
-	@$(VENV)/bin/shellcheck env/install/*.sh .ci/run
+	@$(VENV)/bin/shellcheck env/install/*.sh env/image/*.sh .ci/run .ci/engine
 
 lock: env ## make env/locks anew from env/pins.toml; needs a package registry
 	@$(RUN) -m env.lock

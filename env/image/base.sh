@@ -21,8 +21,9 @@ fi
 mirror=${APT_MIRROR:-}
 if [ -z "$mirror" ]; then
   # The address of the first Debian archive that this host installs from.
-  mirror=$(apt-get indextargets --format '$(SITE)$(REPO_URI) $(REPO_URI) $(RELEASE)' 2>/dev/null |
-    awk '$3 ~ /^bookworm$/ {print $2; exit}')
+  # shellcheck disable=SC2016 # apt's own variables
+  mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 2>/dev/null |
+    awk '$2 == "bookworm" {print $1; exit}')
 fi
 if [ -z "$mirror" ]; then
   echo "refused: this host installs from no Debian bookworm archive, so the mirror is not known" >&2

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Sourced by build steps: where the caller gave certificates (build secret `ca`), every tool uses
 # them, and nothing of it stays in the image.
 if [ -s /run/secrets/ca ]; then

@@ -5,6 +5,7 @@
 set -euo pipefail
 stage=${1:?usage: system.sh runtime|toolchain PROFILE}
 profile=${2:?usage: system.sh runtime|toolchain PROFILE}
+# shellcheck source=/dev/null
 . /etc/os-release
 
 case $ID-$VERSION_ID in

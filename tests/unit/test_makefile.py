@@ -15,7 +15,7 @@ from env import variables
 from env.paths import ROOT
 
 MAKEFILE = (ROOT / "Makefile").read_text()
-TARGETS = ["help", "env", "demo", "data", "model", "train"]
+TARGETS = ["help", "env", "demo", "data", "model", "train", "monitor", "base", "build"]
 TARGETS += ["test", "lint", "lock", "lock-check", "clean"]
 
 
@@ -50,14 +50,15 @@ def test_every_target_is_phony_so_that_a_file_of_its_name_hides_none() -> None:
 
 def test_every_target_that_needs_the_environment_makes_it_first() -> None:
     without = re.findall(r"^([a-z-]+):(?! env\b)", MAKEFILE, re.M)
-    assert without == ["help", "env", "clean"]
+    # training makes it where it does not run in the image
+    assert without == ["help", "env", "train", "base", "build", "clean"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "command"),
     [
         (["demo"], "-m run.train --preset cpu-demo"),
-        (["train", "PRESET=p40-ppo", "OVERRIDES=a=1 b=2"], "-m run.train --preset p40-ppo a=1 b=2"),
+        (["monitor"], "-m run.monitor"),
         (["data", "DATA=--source dir"], "-m data.prepare --source dir"),
         (["model", "MODEL=tiny"], "-m env.models tiny"),
         (["test", "ARGS=tests/unit"], "-m pytest tests/unit"),
@@ -66,6 +67,22 @@ def test_every_target_that_needs_the_environment_makes_it_first() -> None:
 )
 def test_a_target_starts_its_module(arguments: list[str], command: str) -> None:
     assert f".venv/bin/python {command}" in make("--dry-run", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["train", "PRESET=p40-ppo", "OVERRIDES=a=1 b=2"], "train.sh --preset p40-ppo a=1 b=2"),
+        (["train", "RESUME=latest"], "train.sh --resume latest"),
+        # argparse refuses both
+        (["train", "RESUME=latest", "PRESET=tiny"], "train.sh --resume latest --preset tiny"),
+        (["base"], "base.sh local/debian:bookworm"),
+        (["build"], "build.sh cu118"),
+        (["build", "PROFILE=cu124"], "build.sh cu124"),
+    ],
+)
+def test_a_target_starts_its_script(arguments: list[str], command: str) -> None:
+    assert f"bash env/image/{command}" in make("--dry-run", *arguments)
 
 
 def exported(**variables: str) -> dict[str, str]:

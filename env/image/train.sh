@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Trains in the image where an engine and the image are, else in .venv; says which and why.
+# bash env/image/train.sh ARGUMENTS-OF-run.train; WHERE=host|image forces it, PROFILE and DEVICE choose.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+docker=${DOCKER:-docker}
+
+image() {
+  local profile
+  for profile in ${PROFILE:-cu118 cu124}; do
+    if "$docker" image inspect "verl-p40:$profile" >/dev/null 2>&1; then
+      echo "$profile"
+      return
+    fi
+  done
+}
+
+profile="" why=""
+case ${WHERE:-} in
+  host) why="WHERE=host" ;;
+  "" | image)
+    if ! "$docker" version >/dev/null 2>&1; then
+      why="no Docker engine answers"
+    elif profile=$(image) && [ -z "$profile" ]; then
+      why="no image verl-p40:${PROFILE:-cu118} is here (make build)"
+    fi
+    if [ "${WHERE:-}" = image ] && [ -n "$why" ]; then
+      echo "refused: WHERE=image, and $why" >&2
+      exit 1
+    fi
+    ;;
+  *)
+    echo "refused: WHERE=$WHERE; expected host, image or nothing" >&2
+    exit 1
+    ;;
+esac
+
+if [ -n "$why" ]; then
+  echo "training on this host, in ${VERL_P40_VENV:-.venv}: $why"
+  bash env/install/all.sh "${PROFILE:-}"
+  PYTHONPATH=$PWD exec "${VERL_P40_VENV:-.venv}/bin/python" -m run.train "$@"
+fi
+because="an engine and it are here"
+if [ "${WHERE:-}" = image ]; then because="WHERE=image"; fi
+echo "training in the image verl-p40:$profile: $because"
+PROFILE=$profile bash env/image/settle.sh
+exec "$docker" compose run --rm --no-deps train python -m run.train "$@"

@@ -1,0 +1,1 @@
+"""What a run uses while it runs: memory of cards and host, once a second."""
