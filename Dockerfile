@@ -11,7 +11,7 @@ ARG PROFILE
 ARG APT_MIRROR
 ENV TZ=UTC LANG=C.UTF-8 VERL_P40_VENV=/opt/verl-p40/.venv PATH=/opt/verl-p40/.venv/bin:$PATH
 WORKDIR /opt/verl-p40
-COPY env/image env/image
+COPY env/image/system.sh env/image/certificates.sh env/image/
 RUN --mount=type=secret,id=ca,target=/run/secrets/ca \
     SSL_CERT_FILE=/run/secrets/ca bash env/image/system.sh runtime "$PROFILE"
 
@@ -70,6 +70,6 @@ ENV PYTHONPATH=/opt/verl-p40 VERL_P40_OUT=/opt/verl-p40/out VERL_P40_PROFILE=${P
 LABEL org.opencontainers.image.title="verl-p40" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.licenses="Apache-2.0 AND MIT"
-RUN install -d -m 1777 /opt/verl-p40/out
+RUN install -d -m 1777 /opt/verl-p40/out && REVISION=${REVISION} python -m env.image.manifest
 USER 1000:1000
 CMD ["python", "-m", "run.train", "--help"]
