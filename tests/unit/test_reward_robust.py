@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import run.reward
+from run.preset import REWARDS
 from run.reward import graded, normalised, scorers, strict
 from run.reward.number import last_number, plain, sole_number
 
@@ -144,7 +145,7 @@ def test_verl_can_load_a_scorer_by_its_file() -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    for name in ("strict", "normalised", "graded"):
+    for name in REWARDS:
         function = getattr(module, name)
         first = list(inspect.signature(function).parameters)[:4]
         assert first == ["data_source", "solution_str", "ground_truth", "extra_info"]
