@@ -15,6 +15,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 
+from env import paths
 from env.disk import refusals_told
 from env.errors import Problem, Refused
 
@@ -55,6 +56,8 @@ def begun(place: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             place.rmdir()  # only while it is empty
         raise
+    if place.parent != paths.out() / "runs":
+        return  # a run that was moved away: what lies beside it is not ours
     link = place.with_name("latest")
     fresh = link.with_name(f".{link.name}-{os.getpid()}")
     with refusals_told(place.parent):

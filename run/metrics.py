@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import numbers
+import os
 import time
 from pathlib import Path
 from typing import Any, TextIO
@@ -48,6 +49,8 @@ class JsonlLogger:
             if isinstance(value, numbers.Real) or hasattr(value, "item")
         }
         _write(self._metrics, {"time": time.time(), "step": step, "metrics": numeric})
+        # on disk before the checkpoint of this step gets its name
+        os.fsync(self._metrics.fileno())
         self._step = step + 1
 
     def phase(self, name: str, seconds: float | None) -> None:

@@ -13,9 +13,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from env import paths
 from env.disk import refusals_told
@@ -26,6 +28,7 @@ from run import config
 # or on something else than it says.
 FIXED = (
     "actor_rollout_ref.actor.optim",
+    "algorithm.adv_estimator",
     "actor_rollout_ref.actor.strategy",
     "actor_rollout_ref.model.path",
     "actor_rollout_ref.model.lora_rank",
@@ -33,7 +36,11 @@ FIXED = (
     "critic.model.path",
     "critic.optim",
     "critic.strategy",
+    "data.custom_cls",
+    "data.dataloader_num_workers",
+    "data.filter_overlong_prompts",
     "data.gen_batch_size",
+    "data.sampler",
     "data.seed",
     "data.shuffle",
     "data.train_batch_size",
@@ -41,6 +48,8 @@ FIXED = (
     "seed",
     "trainer.custom_logger",
     "trainer.default_local_dir",
+    "trainer.n_gpus_per_node",
+    "trainer.nnodes",
     "trainer.resume_from_path",
     "trainer.resume_mode",
 )
@@ -63,17 +72,31 @@ class Stopped:
     checkpoint: Path
 
 
-def find(runs: Path, name: str, overrides: Sequence[str]) -> Stopped:
-    """The run ``name``: ``latest``, an id below ``runs``, or a folder.
+def find(runs: Path, name: str) -> Path:
+    """The folder of the run ``name``: ``latest``, an id below ``runs``, or a folder.
+
+    Raises:
+        Refused: there is no such run.
+    """
+    for place in (runs / name, Path(name)):
+        if (place / "config.yaml").is_file():
+            return place.resolve()
+    ids = sorted(p.parent.name for p in runs.glob("*/config.yaml") if p.parent.name != "latest")
+    expected = f"latest, an id below {runs}, or a run's folder"
+    do = f"the last ones: {', '.join(ids[-5:])}" if ids else "make train makes the first"
+    raise Refused(Problem(f"--resume {name}", "no such run", expected, do))
+
+
+def read(place: Path, overrides: Sequence[str]) -> Stopped:
+    """The run in ``place`` as it stopped.
 
     Args:
         overrides: Hydra's, as typed, to be applied on top of the run's own configuration.
 
     Raises:
-        Refused: no such run, nothing to go on from, model or data gone, or overrides that a resumed
-            run cannot follow.
+        Refused: nothing to go on from, model or data gone, or overrides that a resumed run cannot
+            follow.
     """
-    place = _place(runs, name)
     settings = _moved(_read(place / "config.yaml"), place)
     problems: list[Problem] = []
     config.change(settings, overrides, problems)
@@ -129,27 +152,13 @@ def _step(line: bytes) -> int:
     return step if isinstance(step, int) else -1
 
 
-def _place(runs: Path, name: str) -> Path:
-    for place in (runs / name, Path(name)):
-        if (place / "config.yaml").is_file():
-            return place.resolve()
-    ids = sorted(p.parent.name for p in runs.glob("*/config.yaml") if p.parent.name != "latest")
-    expected = f"latest, an id below {runs}, or a run's folder"
-    do = (
-        f"the last ones: {', '.join(ids[-5:])}"
-        if ids
-        else "there is none yet; make train makes one"
-    )
-    raise Refused(Problem(f"--resume {name}", "no such run", expected, do))
-
-
 def _read(path: Path) -> DictConfig:
     try:
         loaded = OmegaConf.load(path)
-        if isinstance(loaded, DictConfig) and "trainer" in loaded:
-            return loaded
+        if isinstance(OmegaConf.select(loaded, "trainer.custom_logger.folder"), str):
+            return cast(DictConfig, loaded)
         what = "holds no configuration of a run"
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, OmegaConfBaseException) as error:
         what = f"cannot be read: {error}"
     raise Refused(Problem(str(path), what, "what run.train wrote there"))
 
@@ -157,7 +166,10 @@ def _read(path: Path) -> DictConfig:
 def _moved(settings: DictConfig, place: Path) -> DictConfig:
     """``settings`` with what lies in the run's folder, or in its ``out/``, where it lies now."""
     before = Path(settings.trainer.custom_logger.folder)
-    moves = {before: place, before.parent.parent: paths.out()}
+    moves = {before: place}
+    # The run began in an out/; where only the run's folder was moved, the rest is still there.
+    if before.parent.name == "runs" and place.parent == paths.out() / "runs":
+        moves[before.parent.parent] = paths.out()
 
     def now(value: object) -> object:
         if isinstance(value, dict):

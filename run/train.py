@@ -62,24 +62,30 @@ def _begin(options: argparse.Namespace) -> int:
 
 
 def _resume(options: argparse.Namespace) -> int:
-    run = resume.find(paths.out() / "runs", options.resume, options.overrides)
-    auto.resolve(run.config, hardware.detect_device())
-    last_step, said = steps.settle(run.config, config.given_keys(options.overrides))
-    if last_step is not None and run.step >= last_step:
-        print(f"run {run.place.name} is through: step {run.step} was its last")
-        print("  for more: OVERRIDES=trainer.total_training_steps=N beside RESUME")
-        return OK
-    of_total = "" if last_step is None else f" of {last_step}"
-    print(f"run {run.place.name} goes on after step {run.step}{of_total}")
-    changed = " ".join(["with", *options.overrides] if options.overrides else [])
-    said.insert(0, f"resumed after step {run.step} {changed}".rstrip())
-    with folder.alone(run.place):
-        with folder.begun(run.place):
-            resume.take_back(run.place, run.step)
-            _write(run.config, run.place, said)
-        progress = Progress(run.place, last_step, plain_or_terminal())
+    place = resume.find(paths.out() / "runs", options.resume)
+    with folder.alone(place):
+        run = resume.read(place, options.overrides)
+        auto.resolve(run.config, hardware.detect_device())
+        last_step, said = steps.settle(run.config, config.given_keys(options.overrides))
+        if last_step is not None and run.step >= last_step:
+            print(f"run {place.name} is through: step {run.step} was its last")
+            print("  for more: OVERRIDES=trainer.total_training_steps=N beside RESUME")
+            return OK
+        of_total = "" if last_step is None else f" of {last_step}"
+        print(f"run {place.name} goes on after step {run.step}{of_total}")
+        changed = " ".join(["with", *options.overrides] if options.overrides else [])
+        said.insert(0, f"resumed after step {run.step} {changed}".rstrip())
+        before = (place / "config.yaml").read_bytes()
+        with folder.begun(place):
+            resume.take_back(place, run.step)
+            _write(run.config, place, said)
+        progress = Progress(place, last_step, plain_or_terminal())
         progress.catch_up()
-        return _run(run.place, progress)
+        code = _run(place, progress)
+        if code != OK and progress.step == run.step:
+            # Not one step was made with it: the next start shall not inherit what may be wrong.
+            (place / "config.yaml").write_bytes(before)
+        return code
 
 
 def _write(settings: DictConfig, place: Path, said: list[str]) -> None:
@@ -91,7 +97,10 @@ def _write(settings: DictConfig, place: Path, said: list[str]) -> None:
     path = place / "config.yaml"
     with refusals_told(place):
         fresh = path.with_name(f".{path.name}-{os.getpid()}")
-        fresh.write_text(_header(path) + header + OmegaConf.to_yaml(settings), encoding="utf-8")
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(_header(path) + header + OmegaConf.to_yaml(settings))
+            file.flush()
+            os.fsync(file.fileno())
         fresh.replace(path)
         with (place / LOG).open("a", encoding="utf-8") as log:
             log.write(header)

@@ -8,13 +8,16 @@ monitor is alive: 0 if it is, else 1.
 from __future__ import annotations
 
 import argparse
+import os
 import signal
+import sys
 import time
 from types import FrameType
 from typing import Any
 
 from env import paths
 from env.errors import OK, REFUSED, Problem, Refused, main
+from run.monitor.processes import Tree
 from run.monitor.record import Record, is_alive
 from run.monitor.sampling import Sampler
 
@@ -41,28 +44,51 @@ def line(sample: dict[str, Any]) -> str:
         parts.append("no card")
     host = sample["host"]
     parts.append(f"host {host['used_bytes'] / GIB:.1f}/{host['total_bytes'] / GIB:.1f} GiB")
-    roles: dict[str, int] = {}
-    for process in sample["processes"]:
-        roles[process["role"]] = roles.get(process["role"], 0) + process["rss_bytes"]
-    parts += [f"{role} {size / GIB:.1f}" for role, size in roles.items() if role != "IDLE"]
+    if sample["processes"]:
+        parts.append(_of_the_run(sample["processes"]))
     return time.strftime("%H:%M:%S ", time.localtime(sample["time"])) + ", ".join(parts)
+
+
+def _of_the_run(processes: list[dict[str, Any]]) -> str:
+    """``run 3.1 GiB (TaskRunner 0.7, WorkerDict 1.9)``, of the host's memory."""
+    roles: dict[str, int] = {}
+    for process in processes:
+        role = process.get("role", "IDLE")
+        roles[role] = roles.get(role, 0) + process["rss_bytes"]
+    parts = [f"{role} {size / GIB:.1f}" for role, size in roles.items() if role != "IDLE"]
+    text = f"run {sum(roles.values()) / GIB:.1f} GiB"
+    return f"{text} ({', '.join(parts)})" if parts else text
+
+
+def say(text: str) -> None:
+    """Print at once; where the disk below stdout is full, nothing is said and nothing ends."""
+    try:
+        # Not by print: its buffer would keep what failed and fail again at exit.
+        os.write(sys.stdout.fileno(), f"{text}\n".encode())
+    except BrokenPipeError:
+        raise
+    except OSError:
+        pass
 
 
 def watch(run: str, every: float) -> None:
     """Sample until a signal comes."""
-    record = Record(paths.run(run), lambda text: print(text, flush=True))
+    record = Record(paths.run(run), say)
     sampler = Sampler()
-    said_at = 0.0
+    tree: Tree | None = None
+    said_at = float("-inf")
     while True:
         started = time.monotonic()
         if record.follow():
             sampler.forget_peaks()
-            print(f"following {record.run}" if record.run else "waiting for a run", flush=True)
+            tree = Tree(record.run.name) if record.run else None
+            say(f"following {record.run}" if record.run else "waiting for a run")
         sample = sampler.sample()
+        sample["processes"] = tree.sample() if tree else []
         record.write(sample)
         if started - said_at >= every:
             said_at = started
-            print(line(sample), flush=True)
+            say(line(sample))
         time.sleep(max(0.0, EVERY_SECONDS - (time.monotonic() - started)))
 
 

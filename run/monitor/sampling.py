@@ -1,7 +1,8 @@
-"""One sample of cards, processes and host memory. NVML may fail at any time and is asked again."""
+"""One sample of cards and host memory. NVML may fail at any time and is asked again."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +11,11 @@ from typing import Any
 import psutil
 import pynvml
 
+from run.monitor.processes import who
+
+# A card that was lost is found again only after NVML was opened anew, which is no cheap call.
+REOPEN_SECONDS = 30.0
+
 
 @dataclass
 class Sampler:
@@ -17,31 +23,53 @@ class Sampler:
 
     Args:
         nvml: pynvml, or what behaves like it.
+        clock: seconds; any zero.
     """
 
     nvml: Any = pynvml
+    clock: Callable[[], float] = time.monotonic
     _peaks: dict[str, int] = field(default_factory=dict)
-    _is_up: bool = False
+    _is_open: bool = False
+    _opened_at: float = 0.0
 
     def sample(self) -> dict[str, Any]:
-        """``{"time", "cards", "host", "processes"}``, bytes and seconds since the epoch.
+        """``{"time", "cards", "host"}``, bytes and seconds since the epoch.
 
         Where NVML fails, ``error`` tells it, of the whole or of one card, and the rest is there.
         """
         line: dict[str, Any] = {"time": time.time(), "cards": []}
         try:
-            if not self._is_up:
-                self.nvml.nvmlInit()
-                self._is_up = True
+            self._open()
             line["cards"] = [self._card(index) for index in range(self.nvml.nvmlDeviceGetCount())]
         except self.nvml.NVMLError as error:
-            self._is_up = False  # the driver may come back
+            self._close()  # the driver may come back
             line["error"] = str(error)
+        is_lost = any("error" in card for card in line["cards"])
+        if is_lost and self.clock() - self._opened_at >= REOPEN_SECONDS:
+            self._close()
         memory = psutil.virtual_memory()
-        used = memory.total - memory.available
-        line["host"] = {"used_bytes": used, "total_bytes": memory.total}
-        line["processes"] = ray_processes()
+        line["host"] = {
+            "used_bytes": memory.total - memory.available,
+            "total_bytes": memory.total,
+            "available_bytes": memory.available,
+        }
         return line
+
+    def forget_peaks(self) -> None:
+        """Another run began."""
+        self._peaks.clear()
+
+    def _open(self) -> None:
+        if not self._is_open:
+            self.nvml.nvmlInit()
+            self._is_open = True
+            self._opened_at = self.clock()
+
+    def _close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            with contextlib.suppress(self.nvml.NVMLError):
+                self.nvml.nvmlShutdown()
 
     def _card(self, index: int) -> dict[str, Any]:
         card: dict[str, Any] = {"index": index}
@@ -50,21 +78,15 @@ class Sampler:
             card["uuid"] = uuid = _text(self.nvml.nvmlDeviceGetUUID(handle))
             card["name"] = _text(self.nvml.nvmlDeviceGetName(handle))
             memory = self.nvml.nvmlDeviceGetMemoryInfo(handle)
-            self._peaks[uuid] = max(self._peaks.get(uuid, 0), memory.used)
-            card |= {"used_bytes": memory.used, "total_bytes": memory.total}
-            card["peak_bytes"] = self._peaks[uuid]
-            card["processes"] = [
-                {"pid": process.pid, "used_bytes": process.usedGpuMemory, **_who(process.pid)}
-                for process in self.nvml.nvmlDeviceGetComputeRunningProcesses(handle)
-            ]
         except self.nvml.NVMLError as error:
-            card["error"] = str(error)
-            return card
-        card |= self._extras(handle)
-        return card
+            return {**card, "error": str(error)}
+        self._peaks[uuid] = max(self._peaks.get(uuid, 0), memory.used)
+        card |= {"used_bytes": memory.used, "total_bytes": memory.total}
+        card["peak_bytes"] = self._peaks[uuid]
+        return {**card, **self._extras(handle)}
 
     def _extras(self, handle: Any) -> dict[str, Any]:
-        """What some cards cannot tell: percent, watts, degrees Celsius."""
+        """What some cards cannot tell, None there: percent, watts, degrees Celsius, processes."""
         nvml = self.nvml
         asked: dict[str, Callable[[], Any]] = {
             "utilisation_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
@@ -72,6 +94,10 @@ class Sampler:
             "temperature_celsius": lambda: nvml.nvmlDeviceGetTemperature(
                 handle, nvml.NVML_TEMPERATURE_GPU
             ),
+            "processes": lambda: [
+                {"pid": process.pid, "used_bytes": process.usedGpuMemory, **_who(process.pid)}
+                for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            ],
         }
         told: dict[str, Any] = {}
         for name, ask in asked.items():
@@ -81,35 +107,12 @@ class Sampler:
                 told[name] = None
         return told
 
-    def forget_peaks(self) -> None:
-        """Another run began."""
-        self._peaks.clear()
-
-
-def ray_processes() -> list[dict[str, Any]]:
-    """Host memory of every process that Ray names by its role (``ray::WorkerDict...``)."""
-    found = []
-    for process in psutil.process_iter(["pid", "cmdline", "memory_info"]):
-        title = " ".join(process.info["cmdline"] or [])
-        memory = process.info["memory_info"]
-        if title.startswith("ray::") and memory is not None:
-            found.append(
-                {"pid": process.info["pid"], "role": _role(title), "rss_bytes": memory.rss}
-            )
-    return found
-
 
 def _who(pid: int) -> dict[str, str]:
     try:
-        title = " ".join(psutil.Process(pid).cmdline())
+        return who(psutil.Process(pid))
     except psutil.Error:
-        return {}  # of another container, or gone
-    return {"role": _role(title)} if title.startswith("ray::") else {"name": title[:80]}
-
-
-def _role(title: str) -> str:
-    """``WorkerDict`` of ``ray::WorkerDict.actor_rollout_update_actor``."""
-    return title.removeprefix("ray::").split(".")[0].split("(")[0].strip()
+        return {}
 
 
 def _text(value: str | bytes) -> str:

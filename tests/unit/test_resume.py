@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,13 @@ def make_run(out: Path, name: str = "first", steps: tuple[int, ...] = (2, 10)) -
     return place
 
 
+def read(runs: Path, name: str, overrides: Sequence[str]) -> resume.Stopped:
+    return resume.read(resume.find(runs, name), overrides)
+
+
 def problems(out: Path, name: str, *overrides: str) -> str:
     with pytest.raises(Refused) as refused:
-        resume.find(out / "runs", name, overrides)
+        read(out / "runs", name, overrides)
     return "\n".join(map(str, refused.value.problems))
 
 
@@ -50,14 +55,14 @@ def test_a_run_is_named_by_latest_by_its_id_or_by_its_folder(out: Path) -> None:
     place = make_run(out)
     (out / "runs" / "latest").symlink_to("first")
     for name in ("latest", "first", str(place)):
-        assert resume.find(out / "runs", name, []).place == place
+        assert read(out / "runs", name, []).place == place
 
 
 def test_the_newest_checkpoint_is_the_highest_number_not_the_last_word(out: Path) -> None:
     place = make_run(out, steps=(2, 9, 10))
     (place / "checkpoints" / "global_step_11.partial-0123abcd").mkdir()
     (place / "checkpoints" / "global_step_12").write_text("no folder")
-    run = resume.find(out / "runs", "first", [])
+    run = read(out / "runs", "first", [])
     assert run.step == 10
     assert run.config.trainer.resume_mode == "resume_path"
     assert run.config.trainer.resume_from_path == str(place / "checkpoints" / "global_step_10")
@@ -87,7 +92,10 @@ def test_missing_model_and_data_are_named_together(out: Path) -> None:
     assert "data.train_files" not in said
 
 
-@pytest.mark.parametrize("text", ["", "[1, 2]", "a: [", "trainerx: 1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[1, 2]", "a: [", "trainerx: 1", "trainer:", "trainer: {}", "trainer: [1]", 'a: "${"'],
+)
 def test_a_broken_configuration_is_refused(out: Path, text: str) -> None:
     (make_run(out) / "config.yaml").write_text(text)
     assert "config.yaml" in problems(out, "first")
@@ -122,8 +130,8 @@ def test_a_wrong_override_is_refused_as_at_a_first_start(
 
 def test_overrides_come_on_top_of_what_the_run_had(out: Path) -> None:
     make_run(out)
-    before = resume.find(out / "runs", "first", []).config
-    after = resume.find(
+    before = read(out / "runs", "first", []).config
+    after = read(
         out / "runs", "first", ["trainer.total_training_steps=99", "+trainer.mine=1"]
     ).config
     assert after.trainer.total_training_steps == 99
@@ -142,12 +150,32 @@ def test_paths_follow_a_run_that_was_moved_and_no_others(
     (place / "config.yaml").write_text(OmegaConf.to_yaml(settings))
     moved = out.rename(tmp_path / "moved")
     monkeypatch.setenv("VERL_P40_OUT", str(moved))
-    run = resume.find(moved / "runs", "first", [])
+    run = read(moved / "runs", "first", [])
     assert run.config.trainer.custom_logger.folder == str(moved / "runs" / "first")
     assert run.config.actor_rollout_ref.model.path == str(moved / "models" / "tiny")
     assert run.config.data.train_files == [str(moved / "data" / "tiny" / "train.parquet")]
     assert run.config.reward_model.model.path == "/elsewhere/model"
     assert str(out) not in OmegaConf.to_yaml(run.config)
+
+
+def test_a_run_that_was_moved_alone_finds_the_rest_where_it_was_however_often(
+    out: Path, tmp_path: Path
+) -> None:
+    moved = make_run(out).rename(tmp_path / "alone")
+    for _ in range(2):
+        run = resume.read(moved, [])
+        assert run.config.trainer.custom_logger.folder == str(moved)
+        assert run.config.actor_rollout_ref.model.path == str(out / "models" / "tiny")
+        (moved / "config.yaml").write_text(OmegaConf.to_yaml(run.config))
+
+
+def test_what_lies_beside_a_run_that_was_moved_away_is_left_alone(
+    out: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "latest").write_text("precious")
+    with folder.begun(make_run(out).rename(tmp_path / "alone")):
+        pass
+    assert (tmp_path / "latest").read_text() == "precious"
 
 
 def test_what_was_recorded_after_the_checkpoint_is_taken_back(tmp_path: Path) -> None:

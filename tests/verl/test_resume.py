@@ -78,11 +78,9 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kill_after(step: int, process: subprocess.Popen[str], out: Path) -> None:
-    """kill -9 for the run once ``step`` is through; what Ray leaves behind is still there then."""
-    path = latest(out) / "metrics.jsonl"
-    wait_for(
-        lambda: path.exists() and lines(path)[-1:] and lines(path)[-1]["step"] >= step, str(step)
-    )
+    """kill -9 for the run as soon as ``step``'s checkpoint has its name; Ray's processes linger."""
+    checkpoint = latest(out) / "checkpoints" / f"global_step_{step}"
+    wait_for(checkpoint.exists, str(step))
     process.kill()
     process.communicate()
 
