@@ -15,7 +15,6 @@ from pathlib import Path
 
 from omegaconf import DictConfig, open_dict
 
-from env import paths
 from env.disk import refusals_told
 from env.errors import Problem, Refused
 
@@ -45,7 +44,7 @@ def create(runs: Path, name: str) -> Path:
 
 
 @contextlib.contextmanager
-def begun(place: Path) -> Iterator[None]:
+def begun(place: Path, link_latest: bool = True) -> Iterator[None]:
     """``latest`` beside ``place`` points to it once the block is through.
 
     What is refused before, or interrupted, leaves neither the empty folder nor ``latest`` on it.
@@ -56,8 +55,8 @@ def begun(place: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             place.rmdir()  # only while it is empty
         raise
-    if place.parent != paths.out() / "runs":
-        return  # a run that was moved away: what lies beside it is not ours
+    if not link_latest:
+        return
     link = place.with_name("latest")
     fresh = link.with_name(f".{link.name}-{os.getpid()}")
     with refusals_told(place.parent):

@@ -76,7 +76,8 @@ def _resume(options: argparse.Namespace) -> int:
         changed = " ".join(["with", *options.overrides] if options.overrides else [])
         said.insert(0, f"resumed after step {run.step} {changed}".rstrip())
         before = (place / "config.yaml").read_bytes()
-        with folder.begun(place):
+        # beside a run that was moved away lies what is not ours
+        with folder.begun(place, link_latest=place.parent == paths.out() / "runs"):
             resume.take_back(place, run.step)
             _write(run.config, place, said)
         progress = Progress(place, last_step, plain_or_terminal())
