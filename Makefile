@@ -30,7 +30,7 @@ $(foreach line,$(shell sed '/^\#/d' env/vars.env),$(eval \
 
 CACHES := .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
-.PHONY: help env demo data model train monitor base build test lint lock lock-check clean
+.PHONY: help env demo data model train monitor doctor base build test lint lock lock-check clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -56,6 +56,9 @@ train: ## train with a preset  [PRESET=p40-ppo OVERRIDES="..." WHERE=host|image]
 
 monitor: env ## watch memory of cards and host, before, while or after a run trains
 	@$(RUN) -m run.monitor $(ARGS)
+
+doctor: env ## what stops training on this machine, why, and what to do  [ARGS="--json"]
+	@$(RUN) -m env.doctor $(ARGS)
 
 base: ## a base image from Debian's packages alone, where none can be pulled  [BASE=local/debian:bookworm]
 	@bash env/image/base.sh $(BASE)

@@ -43,7 +43,7 @@ def detect_device() -> Device:
     except pynvml.NVMLError:
         return CPU
     try:
-        handles = _visible(pynvml)
+        handles = visible_handles(pynvml)
         if not handles:
             return CPU
         name = _text(pynvml.nvmlDeviceGetName(handles[0]))
@@ -56,7 +56,7 @@ def detect_device() -> Device:
         pynvml.nvmlShutdown()
 
 
-def _visible(nvml: Any) -> list[Any]:
+def visible_handles(nvml: Any) -> list[Any]:
     """NVML's handles of the cards that CUDA shows, in its order (CUDA_DEVICE_ORDER=PCI_BUS_ID)."""
     handles = list(map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount())))
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -35,6 +35,7 @@ from run.progress import Progress
 from run.summary import console as plain_or_terminal
 from run.summary import summarise
 
+CONFIG = "config.yaml"
 LOG = "train.log"
 LOG_TAIL_LINES = 30
 
@@ -75,7 +76,7 @@ def _resume(options: argparse.Namespace) -> int:
         print(f"run {place.name} goes on after step {run.step}{of_total}")
         changed = " ".join(["with", *options.overrides] if options.overrides else [])
         said.insert(0, f"resumed after step {run.step} {changed}".rstrip())
-        before = (place / "config.yaml").read_bytes()
+        before = (place / CONFIG).read_text(encoding="utf-8")
         # beside a run that was moved away lies what is not ours
         with folder.begun(place, link_latest=place.parent == paths.out() / "runs"):
             resume.take_back(place, run.step)
@@ -83,9 +84,11 @@ def _resume(options: argparse.Namespace) -> int:
         progress = Progress(place, last_step, plain_or_terminal())
         progress.catch_up()
         code = _run(place, progress)
-        if code != OK and progress.step == run.step:
-            # Not one step was made with it: the next start shall not inherit what may be wrong.
-            (place / "config.yaml").write_bytes(before)
+        if code == REFUSED and progress.step <= run.step:
+            # It failed before its first step: the next start shall not inherit what may be wrong.
+            _replace(place / CONFIG, before)
+            if options.overrides:
+                print(f"not kept: {' '.join(options.overrides)}", file=sys.stderr)
         return code
 
 
@@ -95,16 +98,21 @@ def _write(settings: DictConfig, place: Path, said: list[str]) -> None:
         print(f"  {sentence}")
     # A sentence may quote what has more than one line; in the YAML it is a comment of one.
     header = "".join(f"# decided: {' '.join(sentence.split())}\n" for sentence in said)
-    path = place / "config.yaml"
-    with refusals_told(place):
-        fresh = path.with_name(f".{path.name}-{os.getpid()}")
+    path = place / CONFIG
+    _replace(path, _header(path) + header + OmegaConf.to_yaml(settings))
+    with refusals_told(place), (place / LOG).open("a", encoding="utf-8") as log:
+        log.write(header)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Give ``path`` the contents ``text``, whole or not at all."""
+    fresh = path.with_name(f".{path.name}-{os.getpid()}")
+    with refusals_told(path):
         with fresh.open("w", encoding="utf-8") as file:
-            file.write(_header(path) + header + OmegaConf.to_yaml(settings))
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)
-        with (place / LOG).open("a", encoding="utf-8") as log:
-            log.write(header)
 
 
 def _header(path: Path) -> str:

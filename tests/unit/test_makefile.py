@@ -15,7 +15,8 @@ from env import variables
 from env.paths import ROOT
 
 MAKEFILE = (ROOT / "Makefile").read_text()
-TARGETS = ["help", "env", "demo", "data", "model", "train", "monitor", "base", "build"]
+TARGETS = ["help", "env", "demo", "data", "model", "train", "monitor", "doctor"]
+TARGETS += ["base", "build"]
 TARGETS += ["test", "lint", "lock", "lock-check", "clean"]
 
 

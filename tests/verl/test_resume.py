@@ -155,3 +155,17 @@ def test_a_moved_run_goes_on_for_more_steps_where_it_lies_now(
     steps = [line["step"] for line in lines(out / "runs" / uninterrupted.name / "metrics.jsonl")]
     assert steps == [0, 1, 2, 3, 4, 5]
     assert max(line["step"] for line in lines(uninterrupted / "metrics.jsonl")) == LAST
+
+
+def test_an_override_that_ends_the_start_is_not_kept(uninterrupted: Path, tmp_path: Path) -> None:
+    out = tmp_path / "copy"
+    shutil.copytree(uninterrupted.parent.parent, out, symlinks=True)
+    config = out / "runs" / uninterrupted.name / "config.yaml"
+    before = config.read_text()
+    wrong = "actor_rollout_ref.actor.ppo_mini_batch_size=64"  # more than a batch has
+    more = "trainer.total_training_steps=5"
+    done = finish(start(out, "--resume", uninterrupted.name, more, wrong))
+    assert done.returncode == 1, done.stdout
+    assert "AssertionError" in done.stderr
+    assert f"not kept: {more} {wrong}" in done.stderr
+    assert config.read_text() == before
