@@ -30,7 +30,7 @@ $(foreach line,$(shell sed '/^\#/d' env/vars.env),$(eval \
 
 CACHES := .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
-.PHONY: help env demo data model train monitor doctor base build test lint lock lock-check clean
+.PHONY: help env demo data model train monitor doctor base build test test-all lint lock lock-check clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -69,11 +69,16 @@ build: ## the image verl-p40:PROFILE, cu118 unless told  [PROFILE=cu124 BASE_IMA
 test: env ## the whole test suite  [ARGS="tests/unit -k pins"]
 	@$(RUN) -m pytest $(ARGS)
 
-lint: env ## formatting, style and types, on the oldest Python served; shell scripts
+test-all: test ## the same, then what needs an engine: tests of the image, of compose  [PROFILE=cu124]
+	@$(RUN) -m pytest tests/image
+
+lint: env ## formatting, style and types, on the oldest Python served; shell, Dockerfile, compose
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
 	@$(VENV)/bin/shellcheck env/install/*.sh env/image/*.sh .ci/run .ci/engine
+	@$(VENV)/bin/hadolint Dockerfile
+	@bash env/image/compose_check.sh
 
 lock: env ## make env/locks anew from env/pins.toml; needs a package registry
 	@$(RUN) -m env.lock

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from env import archives
 from env.errors import UNREACHABLE, Problem, Refused, main
 from env.paths import ROOT
 from env.pins import dotted, pins, requirements
@@ -70,8 +71,17 @@ def locks(table: dict[str, Any] | None = None) -> dict[str, Lock]:
             "cu118",
             [f"torch @ {torch['url']}#sha256={torch['sha256']}", *_without_torch(stack)],
             python,
-            f"{platform} and python_full_version < '3.11'",
+            # torch's wheel is a cp310 one; all else can be installed on 3.11 too
+            native,
             metadata=_torch_metadata(torch),
+        ),
+        Lock(
+            "media",
+            requirements(table, "media"),
+            python,
+            native,
+            constrained_by="cu124",
+            dependencies=False,
         ),
         Lock(
             "gpu-check",
@@ -106,9 +116,11 @@ def make(folder: Path) -> list[Path]:
             (Path(work) / f"{lock.name}.txt").write_text(
                 f"{HEADER}{INPUTS}{inputs_hash(lock)}\n{_compile(lock, Path(work))}"
             )
-        for name in locks():
+        (Path(work) / f"{archives.NAME}.txt").write_text(archives.text())
+        names = [*locks(), archives.NAME]
+        for name in names:
             (Path(work) / f"{name}.txt").replace(folder / f"{name}.txt")
-    return [folder / f"{name}.txt" for name in locks()]
+    return [folder / f"{name}.txt" for name in names]
 
 
 def check() -> None:

@@ -28,6 +28,8 @@ REQUIRED = {
     "profiles.cu118": ["cuda", "driver_min", "driver_full", "python"],
     "profiles.cu118.torch": ["version", "url", "sha256"],
     "profiles.cu118.torch.requires": ["plain", "linux"],
+    "profiles.cu118.torchvision": ["version", "url"],
+    "profiles.cu118.torchaudio": ["version", "url"],
     "profiles.cu118.cudnn": ["version", "url", "sha256", "bytes"],
     "profiles.cu118.runfile": ["version", "url", "sha256"],
     "profiles.cu118.base.runtime": ["image", "digest"],
@@ -35,7 +37,8 @@ REQUIRED = {
     "profiles.cu118.base.cudnn8-devel": ["image", "digest"],
     "profiles.gpu-check": ["python", "torch", "requires"],
     "verl": ["version", "sha256"],
-    "apex": ["repository", "commit"],
+    "apex": ["repository", "commit", "url"],
+    "media": ["torchvision", "torchaudio"],
     "data.gsm8k": ["commit", "url", "train_sha256", "test_sha256", "license"],
     "test.dashscope": ["version", "sha256"],
 }
@@ -44,6 +47,7 @@ REQUIRED = {
 REQUIREMENTS = (
     "python",
     "tools",
+    "media",
     "profiles.cu118.torch.requires.linux",
     "profiles.gpu-check.requires",
 )

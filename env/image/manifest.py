@@ -1,7 +1,8 @@
 """What the image holds, as ``share/manifest.json``: ``python -m env.image.manifest`` writes it.
 
-``{"profile", "revision", "python", "base", "packages": {name: version}, "verl": {"verl",
-"sdist_sha256", "queue_sha256"}, "gsm8k": {file: sha256}, "megabytes": {folder: MB}}``
+``{"profile", "revision", "base": {"image", "system"}, "python", "packages": {name: version},
+"locks": {file: sha256}, "archives": {file: {"sha256", "pinned"}}, "verl": {"verl", "sdist_sha256",
+"queue_sha256"}, "gsm8k": {file: sha256}, "megabytes": {folder: MB}}``
 """
 
 from __future__ import annotations
@@ -25,18 +26,32 @@ def manifest() -> dict[str, Any]:
     """All of it, read from what is installed and not from the pins."""
     prefix = Path(sys.prefix)
     gsm8k = SHARE / "gsm8k"
+    profile = os.environ["VERL_P40_PROFILE"]
+    locks = [paths.ROOT / "env" / "locks" / f"{name}.txt" for name in (profile, "uv", "tools")]
     return {
-        "profile": os.environ["VERL_P40_PROFILE"],
+        "profile": profile,
         "revision": os.environ.get("REVISION", "unknown"),
+        "base": {
+            "image": os.environ.get("BASE_IMAGE", "unknown"),
+            "system": platform.freedesktop_os_release()["PRETTY_NAME"],
+        },
         "python": platform.python_version(),
-        "base": platform.freedesktop_os_release()["PRETTY_NAME"],
         "packages": {
             found.metadata["Name"].lower(): found.version for found in metadata.distributions()
         },
+        "locks": {path.name: sha256(path) for path in locks},
+        "archives": _archives(),
         "verl": json.loads((prefix / "src" / "verl" / "verl-p40.json").read_text()),
         "gsm8k": {str(p.relative_to(gsm8k)): sha256(p) for p in sorted(gsm8k.rglob("*.parquet"))},
         "megabytes": _rooms(prefix),
     }
+
+
+def _archives() -> dict[str, dict[str, Any]]:
+    """What ``env/install/archives.sh`` listed while the image was built."""
+    lines = (SHARE / "archives.txt").read_text().splitlines()
+    listed = [line.split(" ", 2) for line in lines]
+    return {file: {"sha256": found, "pinned": kind == "pinned"} for found, kind, file in listed}
 
 
 def _rooms(prefix: Path) -> dict[str, int]:

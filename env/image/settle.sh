@@ -40,5 +40,6 @@ RUN_UID=$(id -u)
 RUN_GID=$(id -g)
 COMPOSE_FILE=$files
 CA_BUNDLE=$ca
+TRAIN_MEMORY=${TRAIN_MEMORY:-$(awk '/^MemTotal/ {printf "%dm", $2 * 0.9 / 1024}' /proc/meminfo)}
 EOF
 mv "$fresh" .env

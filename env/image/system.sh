@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Packages of the base's own distribution, into the image: `bash env/image/system.sh STAGE PROFILE`.
-# STAGE: runtime (Python, certificates) or toolchain (compilers; nvcc for cu118).
+# STAGE: runtime (Python, certificates), download (what fetches and unpacks) or toolchain (compilers;
+# nvcc for cu118).
 # APT_MIRROR replaces the address of the base's archive.
 set -euo pipefail
-stage=${1:?usage: system.sh runtime|toolchain PROFILE}
-profile=${2:?usage: system.sh runtime|toolchain PROFILE}
+stage=${1:?usage: system.sh runtime|download|toolchain PROFILE}
+profile=${2:?usage: system.sh runtime|download|toolchain PROFILE}
 # shellcheck source=/dev/null
 . /etc/os-release
 
@@ -22,19 +23,34 @@ if [ -n "${APT_MIRROR:-}" ]; then
   find /etc/apt -name '*.sources' -exec sed -Ei "s#^URIs: .*#URIs: ${APT_MIRROR%/}#" {} +
 fi
 # Behind a network that inspects TLS, the caller's certificates; only for this command.
-options=()
-if [ -s "${SSL_CERT_FILE:-}" ]; then options=(-o "Acquire::https::CaInfo=$SSL_CERT_FILE"); fi
+options=(-o Acquire::Retries=3)
+if [ -s "${SSL_CERT_FILE:-}" ]; then options+=(-o "Acquire::https::CaInfo=$SSL_CERT_FILE"); fi
+if [ -s "${NETRC:-}" ]; then options+=(-o "Dir::Etc::netrc=$NETRC"); fi
 export DEBIAN_FRONTEND=noninteractive
-install() { apt-get "${options[@]}" -qq install -y --no-install-recommends "$@" >/dev/null; }
+unreachable() {
+  echo "refused: $1, as apt says above" >&2
+  echo "    -> no network: APT_MIRROR=http://... names another archive; a full disk: free some," \
+    "docker builder prune" >&2
+  exit 3
+}
+install() {
+  apt-get "${options[@]}" -qq install -y --no-install-recommends "$@" >/dev/null ||
+    unreachable "the base's packages could not be installed"
+}
 
-apt-get "${options[@]}" -qq update
+# By default apt takes an archive that does not answer for an empty one.
+apt-get "${options[@]}" -o APT::Update::Error-Mode=any -qq update ||
+  unreachable "the archive of the base's packages could not be read"
 case $stage in
   runtime)
     # venv is what makes the environment; make and git are no part of a run.
     install "$python" "$python-venv" ca-certificates tzdata
     ;;
+  download)
+    install curl xz-utils
+    ;;
   toolchain)
-    install gcc g++ make git patch "$python-dev" xz-utils curl
+    install gcc g++ make git patch "$python-dev"
     if [ "$profile" = cu118 ]; then
       case $ID in
         debian) install nvidia-cuda-toolkit ;; # non-free; 11.8.89
@@ -43,7 +59,7 @@ case $stage in
     fi
     ;;
   *)
-    echo "refused: unknown stage $stage; expected runtime or toolchain" >&2
+    echo "refused: unknown stage $stage; expected runtime, download or toolchain" >&2
     exit 1
     ;;
 esac

@@ -7,8 +7,8 @@ profile=${1:-cu124}
 venv=${VERL_P40_VENV:-.venv}
 
 # The +cu118 wheel of torch that is pinned is a cp310 one.
-case $profile in
-  cu118) accepted="3.10" ;;
+case $profile-${TORCH:-} in
+  cu118-) accepted="3.10" ;;
   *) accepted="3.10 3.11" ;;
 esac
 

@@ -21,7 +21,10 @@ case "$1 $2" in
   "version "*) exit "${NO_ENGINE:-0}" ;;
   "buildx version") exit "${NO_BUILDX:-0}" ;;
   "image inspect") for last; do :; done; [[ " $IMAGES " == *" $last "* ]] && echo 1000000 ;;
-  "info "*) echo "{$RUNTIMES}" ;;
+  "buildx imagetools") [ -z "$NO_BASE" ] || { echo "no such host" >&2; exit 1; } ;;
+  "buildx build") echo "docker $*"; exit "${FAILS:-0}" ;;
+  "info "*) case $* in *RootDir*) echo "${ROOT_DIR:-/nowhere}" ;; *) echo "{$RUNTIMES}" ;; esac ;;
+  "run "*) case $* in *archives.txt) printf "${ARCHIVES:-}" ;; *) echo "docker $*" ;; esac ;;
   *) echo "docker $*" ;;
 esac
 """
@@ -33,6 +36,8 @@ def checkout(tmp_path: Path) -> Path:
     place = tmp_path / "checkout"
     shutil.copytree(ROOT / "env" / "image", place / "env" / "image")
     shutil.copytree(ROOT / "env" / "locks", place / "env" / "locks")
+    shutil.copy(ROOT / "Dockerfile", place)
+    shutil.copy(ROOT / "pyproject.toml", place)
     (place / "docker").write_text(DOCKER)
     (place / "docker").chmod(0o755)
     return place
@@ -59,6 +64,12 @@ def script(
         ("build", ["cu124"], {"NO_BUILDX": "1"}, "has no buildx"),
         ("build", ["cu124"], {"BASE_IMAGE": "local/none"}, "make base makes local/debian"),
         ("build", ["cu124"], {"CA_BUNDLE": "/nowhere.pem"}, "CA_BUNDLE=/nowhere.pem"),
+        ("build", ["cu124"], {"NETRC": "/nowhere"}, "NETRC=/nowhere: cannot be read"),
+        ("build", ["cu118"], {"NO_BASE": "1"}, "cannot be pulled: no such host"),
+        # a place of which no byte is free, on any Linux
+        ("build", ["cu124"], {"ROOT_DIR": "/sys"}, "/sys: 0 GB are free; expected 25"),
+        ("build", ["cu124"], {"PIP_INDEX_URL": "https://me:secret@mirror"}, "NETRC"),
+        ("build", ["cu124"], {"FAILS": "1"}, "verl-p40:cu124 could not be built"),
         ("base", [], {"NO_ENGINE": "1", "PATH": "/usr/bin:/bin"}, "refused:"),
         ("train", [], {"WHERE": "moon"}, "WHERE=moon; expected host, image or nothing"),
         ("train", [], {"WHERE": "image", "NO_ENGINE": "1"}, "no Docker engine answers"),
@@ -92,6 +103,31 @@ def test_a_build_hands_on_what_was_asked_for(checkout: Path) -> None:
         assert f"--build-arg {argument}" in command
     assert "--build-context downloads=env/downloads" in command
     assert "--tag verl-p40:cu124 ." in command
+
+
+def test_a_login_in_an_address_is_not_shown(checkout: Path) -> None:
+    done = script(checkout, "build", "cu124", APT_MIRROR="https://me:secret@mirror")
+    assert "secret" not in done.stdout + done.stderr
+
+
+def test_what_had_no_pinned_hash_is_recorded_once(checkout: Path) -> None:
+    archives = "a1 pinned torch.whl\\nb2 recorded apex.tar.gz\\n"
+    for _ in range(2):
+        done = script(
+            checkout, "build", "cu118", BASE_IMAGE="local/b", ARCHIVES=archives,
+            IMAGES="local/b verl-p40:cu118",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    assert (checkout / "env/downloads/recorded.sha256").read_text() == "b2  apex.tar.gz\n"
+
+
+def test_another_stage_gets_a_name_of_its_own(checkout: Path) -> None:
+    done = script(
+        checkout, "build", "cu118", TARGET="toolchain", IMAGES="local/b verl-p40:cu118-toolchain",
+        BASE_IMAGE="local/b",
+    )  # fmt: skip
+    assert "--target toolchain --load --tag verl-p40:cu118-toolchain ." in done.stdout
+    assert not (checkout / ".env").exists()
 
 
 def test_training_takes_the_image_where_it_is_and_says_why(checkout: Path) -> None:

@@ -165,17 +165,18 @@ def checkout(tmp_path: Path) -> Path:
     (tmp_path / "wheels").mkdir()
     (root / "env/locks/cu124.txt").write_text(wheel(tmp_path / "wheels", "stack"))
     (root / "env/locks/tools.txt").write_text(wheel(tmp_path / "wheels", "tool"))
+    shutil.copy(ROOT / "env/locks/archives.txt", root / "env" / "locks")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", root / ".venv"], check=True)
     (root / ".venv/bin/uv").symlink_to(SCRIPTS / "uv")
     return root
 
 
-def sync(checkout: Path) -> subprocess.CompletedProcess[str]:
+def sync(checkout: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     parent = checkout.parent
     script = checkout / "env/install/python.sh"
     env: dict[str, str | Path] = {"UV_OFFLINE": "1", "UV_NO_INDEX": "1"}
     env |= {"UV_FIND_LINKS": parent / "wheels", "UV_CACHE_DIR": parent / "cache"}
-    return run(BASH, script, "cu124", cwd=parent, env=env)
+    return run(BASH, script, "cu124", cwd=parent, env={**env, **variables})
 
 
 def site(checkout: Path) -> Path:
@@ -212,6 +213,54 @@ def test_a_package_with_another_hash_is_refused_and_the_run_stays_unfinished(
     assert "Hash mismatch" in done.stderr
     assert not (site(checkout) / "stack.py").exists()
     assert (checkout / ".venv/.sync-unfinished").exists()
+
+
+def test_all_but_torch_can_be_installed_first(checkout: Path) -> None:
+    lock = checkout / "env/locks/cu124.txt"
+    lock.write_text(lock.read_text() + wheel(checkout.parent / "wheels", "torch"))
+    assert sync(checkout, TORCH="no").returncode == 0
+    assert (site(checkout) / "stack.py").exists()
+    assert not (site(checkout) / "torch.py").exists()
+    assert sync(checkout).returncode == 0
+    assert (site(checkout) / "torch.py").exists()
+
+
+def test_a_torch_that_is_laid_by_hand_is_taken_by_its_hash(checkout: Path) -> None:
+    line = wheel(checkout.parent, "torch")
+    digest = line.split("--hash=")[1]
+    downloads = checkout / "env" / "downloads"
+    downloads.mkdir()
+    (checkout.parent / "torch-1.0-py3-none-any.whl").rename(
+        downloads / "torch-1.0+cu118-py3-none-any.whl"
+    )
+    lock = checkout / "env/locks/cu124.txt"
+    address = "https://127.0.0.1:9/torch-1.0%2Bcu118-py3-none-any.whl"
+    lock.write_text(f"{lock.read_text()}torch @ {address} --hash={digest}")
+    listed = checkout / "env/locks/archives.txt"
+    listed.write_text("cu118 torch-1.0+cu118-py3-none-any.whl - - TORCH_URL nowhere\n")
+    done = sync(checkout)
+    assert done.returncode == 0, done.stderr
+    assert (site(checkout) / "torch.py").exists()
+    lock.write_text(lock.read_text().replace(digest.strip(), f"sha256:{'0' * 64}"))
+    (site(checkout) / "torch.py").unlink()
+    (checkout / ".venv/.sync-unfinished").touch()
+    assert "Hash mismatch" in sync(checkout).stderr
+
+
+def test_the_media_group_is_installed_when_it_is_asked_for(checkout: Path) -> None:
+    media = checkout / "env/locks/media.txt"
+    media.write_text(wheel(checkout.parent / "wheels", "torchvision"))
+    assert sync(checkout).returncode == 0
+    assert not (site(checkout) / "torchvision.py").exists()
+    assert sync(checkout, MEDIA="yes").returncode == 0
+    assert (site(checkout) / "torchvision.py").exists()
+
+
+def test_packages_that_cannot_be_had_are_told_with_the_cure(checkout: Path) -> None:
+    (checkout.parent / "wheels" / "stack-1.0-py3-none-any.whl").unlink()
+    done = sync(checkout)
+    assert done.returncode == 1
+    assert "PIP_INDEX_URL names a mirror" in done.stderr
 
 
 def test_an_unknown_profile_is_refused(checkout: Path) -> None:

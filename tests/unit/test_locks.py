@@ -10,16 +10,18 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from env import archives
 from env.lock import HEADER, INPUTS, LOCKS, inputs_hash, locks
 from env.pins import dotted, pins
 
-NAMES = ["uv", "tools", "cu124", "cu118", "gpu-check"]
+NAMES = ["uv", "tools", "cu124", "cu118", "media", "gpu-check"]
 # Pythons that each lock is installed on.
 PYTHONS = {
     "uv": ["3.10", "3.11"],
     "tools": ["3.10", "3.11"],
     "cu124": dotted(pins(), "profiles.cu124.python"),
     "cu118": dotted(pins(), "profiles.cu118.python"),
+    "media": ["3.10", "3.11"],
     "gpu-check": dotted(pins(), "profiles.gpu-check.python"),
 }
 
@@ -67,8 +69,13 @@ INSTALLS = [(name, python) for name in NAMES for python in PYTHONS[name]]
 
 
 def test_there_is_one_lock_for_each_declared_one_and_no_other() -> None:
-    assert sorted(path.name for path in LOCKS.iterdir()) == sorted(f"{name}.txt" for name in NAMES)
+    there = sorted(path.name for path in LOCKS.iterdir())
+    assert there == sorted(f"{name}.txt" for name in [*NAMES, archives.NAME])
     assert sorted(locks()) == sorted(NAMES)
+
+
+def test_the_list_of_archives_is_what_the_pins_give() -> None:
+    assert text(archives.NAME) == archives.text(), "env/locks/archives.txt is stale: make lock"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -140,7 +147,8 @@ def test_the_locked_uv_stays_in_the_environment() -> None:
     [
         ("uv.version", "0.13.8", set(NAMES)),
         ("locks.cutoff", "2026-11-29", set(NAMES)),
-        ("python.ray", "2.47.0", {"cu124", "cu118", "tools"}),
+        ("python.ray", "2.47.0", {"cu124", "cu118", "tools", "media"}),
+        ("media.pillow", "12.2.0", {"media"}),
         ("tools.ruff", "0.17.5", {"tools"}),
         ("profiles.cu118.torch.sha256", "0" * 64, {"cu118"}),
         ("profiles.cu118.torch.requires.linux.triton", "3.2.1", {"cu118"}),
