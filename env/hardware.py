@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import shutil
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -111,6 +113,19 @@ def verl_root() -> Path:
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("verl is not installed in this environment: run `make env`")
     return Path(spec.origin).parent
+
+
+def lacks_for_triton() -> str:
+    """What this machine lacks to build the launchers of Triton's kernels; empty if nothing.
+
+    Triton compiles a small C file for each kernel at its first launch, against Python's headers.
+    The image has neither, so a card that could compile runs there without.
+    """
+    if not os.environ.get("CC") and not any(map(shutil.which, ("clang", "gcc"))):
+        return "no C compiler (gcc or clang)"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "no Python.h (Debian's python3-dev)"
+    return ""
 
 
 def profile(device: Device, **overrides: Any) -> Any:

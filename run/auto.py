@@ -121,13 +121,20 @@ def _capabilities(config: DictConfig, device: Device, said: list[str]) -> None:
         profile = hardware.profile(device, **asked)
     except ValueError as error:
         raise Refused(Problem("hardware", str(error))) from error
-    for key in asked:
-        config.hardware[key] = getattr(profile, key)
     capability = "" if device.capability is None else f", capability {_dotted(device.capability)}"
+    lacks = hardware.lacks_for_triton() if profile.torch_compile else ""
+    if lacks and asked["torch_compile"]:
+        do = "install it, or leave hardware.torch_compile to be decided"
+        raise Refused(Problem("hardware.torch_compile=true", f"there is {lacks}", do=do))
+    if lacks:
+        profile = hardware.profile(device, **{**asked, "torch_compile": False})
+        said.append(f"torch.compile is left off: there is {lacks}")
     said.append(
         f"hardware: {profile.dtype}, attention {profile.attn_implementation}, torch.compile "
         f"{'on' if profile.torch_compile else 'off'} ({device.name}{capability})"
     )
+    for key in asked:
+        config.hardware[key] = getattr(profile, key)
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     if actor.use_torch_compile == "auto":
         actor.use_torch_compile = profile.torch_compile

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Builds the image verl-p40:PROFILE: `bash env/image/build.sh [PROFILE]`, or `make build`.
+# Builds the image verl-p40:PROFILE: `bash env/image/build.sh [PROFILE [OPTION-OF-BUILDX...]]`, or
+# `make build`.
 #
 # BASE_IMAGE      another base than the pinned one, as make base makes it
 # APT_MIRROR, PIP_INDEX_URL, TORCH_URL, CUDNN_URL, APEX_URL, GSM8K_URL, HF_ENDPOINT   mirrors
 # CUDA_ARCH, MEDIA   as in the Dockerfile
 # CA_BUNDLE, NETRC   certificates (the host's own by default) and logins for the downloads
 # TARGET          another stage than runtime; its image is verl-p40:PROFILE-TARGET
+# TAG             another name for the image; compose is not told of it
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 profile=${1:-cu118}
@@ -13,6 +15,7 @@ docker=${DOCKER:-docker}
 target=${TARGET:-runtime}
 tag=verl-p40:$profile
 if [ "$target" != runtime ]; then tag=$tag-$target; fi
+tag=${TAG:-$tag}
 base=${BASE_IMAGE:-$(sed -n 's/^ARG BASE_IMAGE=//p' Dockerfile)}
 
 problems=()
@@ -76,11 +79,11 @@ if [ -n "${NETRC:-}" ]; then arguments+=(--secret "id=netrc,src=$NETRC"); fi
 mkdir -p env/downloads
 started=$SECONDS
 if ! "$docker" buildx build "${arguments[@]}" --progress "${PROGRESS:-auto}" --target "$target" \
-  --load --tag "$tag" .; then
+  --load --tag "$tag" "${@:2}" .; then
   echo "refused: $tag could not be built, for the reason above; nothing of an earlier image is lost" >&2
   exit 1
 fi
-if [ "$target" = runtime ]; then
+if [ "$target" = runtime ] && [ -z "${TAG:-}" ]; then
   # What had no pinned hash is held against this from now on.
   "$docker" run --rm --network none "$tag" cat share/archives.txt | awk '$2 == "recorded" {print $1, $3}' |
     while read -r sha256 file; do

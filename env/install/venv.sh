@@ -48,5 +48,9 @@ fi
 
 "$python" -m venv --clear "$venv"
 # uv is exact by its lock: a constraint file in the user's pip settings has no say in it.
-PIP_CONSTRAINT=/dev/null "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
-  -r env/locks/uv.txt
+if ! PIP_CONSTRAINT=/dev/null "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+  --no-deps --require-hashes -r env/locks/uv.txt; then
+  echo "refused: uv $uv_pin could not be installed, as pip says above" >&2
+  echo "    -> no network: PIP_INDEX_URL names a mirror, PIP_CERT its certificates" >&2
+  exit 1
+fi

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
 from env.errors import Refused
-from env.hardware import CPU
+from env.hardware import CPU, Device
 from run import auto, config, folder, preset, sources, steps
 
 
@@ -222,3 +222,42 @@ def test_ray_gets_a_python_that_its_shell_can_start(tmp_path: Path, name: str) -
         code = "'import ray, sys; print(sys.executable)'"
         started = subprocess.check_output(["bash", "-c", f"exec {told} -c {code}"], text=True)
     assert started.strip() == told
+
+
+T4 = Device("cuda", "Tesla T4", (7, 5), 15_109 * 2**20, 1)
+
+
+def test_torch_compile_is_left_off_where_no_launcher_can_be_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    settings = built("trainer.device=cuda")
+    said = auto.resolve(settings, T4)
+    assert "torch.compile is left off: there is no C compiler (gcc or clang)" in said
+    assert settings.hardware.torch_compile is False
+    assert settings.actor_rollout_ref.actor.use_torch_compile is False
+
+
+def test_torch_compile_that_is_asked_for_without_a_compiler_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(Refused, match="no C compiler"):
+        auto.resolve(built("trainer.device=cuda", "hardware.torch_compile=true"), T4)
+
+
+def test_torch_compile_is_on_where_card_compiler_and_headers_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setenv("CC", "/usr/bin/cc")
+    monkeypatch.setattr("env.hardware.sysconfig.get_path", lambda _: str(tmp_path))
+    settings = built("trainer.device=cuda")
+    auto.resolve(settings, T4)
+    assert settings.hardware.torch_compile is True
+    (tmp_path / "Python.h").unlink()
+    assert "torch.compile is left off: there is no Python.h (Debian's python3-dev)" in auto.resolve(
+        built("trainer.device=cuda"), T4
+    )
