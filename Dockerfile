@@ -69,7 +69,7 @@ RUN --mount=type=secret,id=ca --mount=type=secret,id=netrc \
     --mount=type=bind,from=archives,source=/archives,target=/opt/verl-p40/env/downloads \
     . env/image/secrets.sh && export MEDIA && \
     bash env/install/venv.sh "$PROFILE" && bash env/install/python.sh "$PROFILE" && \
-    bash env/install/apex.sh "$PROFILE" env/downloads
+    bash env/install/apex.sh "$PROFILE" env/downloads && rm -f .venv/.lock
 
 # ------------------------------------------------------------------ verl and its queue
 FROM environment AS verl
@@ -103,9 +103,12 @@ COPY --link --from=verl /overlay/ /
 COPY --link --from=data /gsm8k /opt/verl-p40/share/gsm8k
 COPY --link --from=archives /archives/archives.txt /opt/verl-p40/share/
 COPY --link . /opt/verl-p40
+# NVIDIA's bases would refuse drivers that CUDA 11.8 runs on by minor-version compatibility; the doctor
+# holds the driver against the profile.
 ENV PYTHONPATH=/opt/verl-p40 VERL_P40_OUT=/opt/verl-p40/out VERL_P40_PROFILE=${PROFILE} \
     TORCH_CUDA_ARCH_LIST=${CUDA_ARCH} HF_ENDPOINT=${HF_ENDPOINT} HOME=/tmp USER=trainer \
-    PYTHONDONTWRITEBYTECODE=1 GSM8K_DIR=/opt/verl-p40/share/gsm8k/raw
+    PYTHONDONTWRITEBYTECODE=1 NVIDIA_DRIVER_CAPABILITIES=compute,utility NVIDIA_DISABLE_REQUIRE=1 \
+    GSM8K_DIR=/opt/verl-p40/share/gsm8k/raw
 LABEL org.opencontainers.image.title="verl-p40" \
       org.opencontainers.image.description="RL post-training with verl on older NVIDIA cards: profile ${PROFILE}" \
       org.opencontainers.image.version="${VERSION}" \
@@ -113,7 +116,9 @@ LABEL org.opencontainers.image.title="verl-p40" \
       org.opencontainers.image.created="${CREATED}" \
       org.opencontainers.image.base.name="${BASE_IMAGE}" \
       org.opencontainers.image.licenses="Apache-2.0 AND MIT"
-RUN ldconfig && install -d -m 1777 /opt/verl-p40/out && \
+RUN ldconfig && rm -f /var/cache/ldconfig/aux-cache && install -d -m 1777 /opt/verl-p40/out && \
     REVISION=${REVISION} BASE_IMAGE=${BASE_IMAGE} python -m env.image.manifest
 USER 1000:1000
+# NVIDIA's bases print a banner before a command's own output.
+ENTRYPOINT []
 CMD ["python", "-m", "run.train", "--help"]

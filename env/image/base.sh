@@ -36,8 +36,11 @@ trap 'rm -rf "$work"' EXIT
 started=$SECONDS
 echo "base: bookworm from Debian's packages ..."
 # ca-certificates: every later download checks certificates. The rest of the base is minimal.
+# It brings this host's name and name server along, which are nobody's business.
+# shellcheck disable=SC2016 # mmdebstrap's own variable
 mmdebstrap --quiet --variant=minbase --components=main,contrib,non-free,non-free-firmware \
   --include=ca-certificates --aptopt='Apt::Install-Recommends "false"' \
+  --customize-hook='rm -f "$1/etc/hostname" && : >"$1/etc/resolv.conf"' \
   bookworm "$work/base.tar" "$mirror"
 "$docker" import --change 'CMD ["bash"]' --message "Debian bookworm by mmdebstrap" \
   "$work/base.tar" "$name" >/dev/null

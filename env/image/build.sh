@@ -37,7 +37,7 @@ else
   fi
   # a first build writes packages, their cache and the image; later ones little
   need=25
-  if "$docker" image inspect "$tag" >/dev/null 2>&1; then need=3; fi
+  if [ -n "$("$docker" image ls --quiet verl-p40)" ]; then need=3; fi
   root=$("$docker" info --format '{{.DockerRootDir}}' 2>/dev/null || true)
   if [ -d "$root" ]; then
     free=$(df --output=avail -B1G "$root" | tail -1 | tr -d ' ')
@@ -77,6 +77,7 @@ ca=${CA_BUNDLE:-${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}}
 if [ -r "$ca" ]; then arguments+=(--secret "id=ca,src=$ca"); fi
 if [ -n "${NETRC:-}" ]; then arguments+=(--secret "id=netrc,src=$NETRC"); fi
 mkdir -p env/downloads
+previous=$("$docker" image inspect --format '{{.Id}}' "$tag" 2>/dev/null || true)
 started=$SECONDS
 if ! "$docker" buildx build "${arguments[@]}" --progress "${PROGRESS:-auto}" --target "$target" \
   --load --tag "$tag" "${@:2}" .; then
@@ -93,6 +94,10 @@ if [ "$target" = runtime ] && [ -z "${TAG:-}" ]; then
       fi
     done
   PROFILE=$profile bash env/image/settle.sh
+fi
+# The one before has no name any more; where a container still uses it, it stays.
+if [ -n "$previous" ] && [ -z "$("$docker" image inspect --format '{{join .RepoTags ""}}' "$previous" 2>/dev/null)" ]; then
+  "$docker" image rm "$previous" >/dev/null 2>&1 || true
 fi
 size=$("$docker" image inspect --format '{{.Size}}' "$tag")
 echo "image $tag: $((size / 1000000)) MB, $((SECONDS - started)) s"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Writes .env, which docker compose reads: who owns out/, which image, which device. Makes out/ before
-# Docker could make it as root. `bash env/image/settle.sh`; PROFILE, DEVICE (cpu|cuda), PRESET.
+# Docker could make it as root. `bash env/image/settle.sh`; PROFILE, DEVICE (cpu|cuda), PRESET,
+# RUN_UID and RUN_GID.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 docker=${DOCKER:-docker}
@@ -36,8 +37,8 @@ cat >"$fresh" <<EOF
 # Written by make build and make train (env/image/settle.sh); read by docker compose.
 PROFILE=${profile:-cu118}
 PRESET=${PRESET:-$preset}
-RUN_UID=$(id -u)
-RUN_GID=$(id -g)
+RUN_UID=${RUN_UID:-$(id -u)}
+RUN_GID=${RUN_GID:-$(id -g)}
 COMPOSE_FILE=$files
 CA_BUNDLE=$ca
 TRAIN_MEMORY=${TRAIN_MEMORY:-$(awk '/^MemTotal/ {printf "%dm", $2 * 0.9 / 1024}' /proc/meminfo)}

@@ -19,6 +19,10 @@ case $ID-$VERSION_ID in
 esac
 
 if [ -n "${APT_MIRROR:-}" ]; then
+  # for this command only: whoever uses the image has another mirror
+  kept=$(mktemp -d)
+  cp -a /etc/apt/. "$kept"
+  trap 'cp -a "$kept"/. /etc/apt && rm -rf "$kept"' EXIT
   find /etc/apt -name '*.list' -exec sed -Ei "s#https?://[^ ]+#${APT_MIRROR%/}#" {} +
   find /etc/apt -name '*.sources' -exec sed -Ei "s#^URIs: .*#URIs: ${APT_MIRROR%/}#" {} +
 fi
@@ -63,4 +67,5 @@ case $stage in
     exit 1
     ;;
 esac
-rm -rf /var/lib/apt/lists/*
+apt-get clean
+rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin

@@ -21,6 +21,7 @@ case "$1 $2" in
   "version "*) exit "${NO_ENGINE:-0}" ;;
   "buildx version") exit "${NO_BUILDX:-0}" ;;
   "image inspect") for last; do :; done; [[ " $IMAGES " == *" $last "* ]] && echo 1000000 ;;
+  "image ls") echo "$IMAGES" ;;
   "buildx imagetools") [ -z "$NO_BASE" ] || { echo "no such host" >&2; exit 1; } ;;
   "buildx build") echo "docker $*"; exit "${FAILS:-0}" ;;
   "info "*) case $* in *RootDir*) echo "${ROOT_DIR:-/nowhere}" ;; *) echo "{$RUNTIMES}" ;; esac ;;

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from env.paths import ROOT
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = ["help", "env", "demo", "data", "model", "train", "monitor", "doctor"]
 TARGETS += ["base", "build"]
-TARGETS += ["test", "lint", "lock", "lock-check", "clean"]
+TARGETS += ["test", "test-all", "lint", "lock", "lock-check", "clean"]
 
 
 def make(*arguments: str, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> str:
@@ -52,7 +52,7 @@ def test_every_target_is_phony_so_that_a_file_of_its_name_hides_none() -> None:
 def test_every_target_that_needs_the_environment_makes_it_first() -> None:
     without = re.findall(r"^([a-z-]+):(?! env\b)", MAKEFILE, re.M)
     # training makes it where it does not run in the image
-    assert without == ["help", "env", "train", "base", "build", "clean"]
+    assert without == ["help", "env", "train", "base", "build", "test-all", "clean"]
 
 
 @pytest.mark.parametrize(
@@ -139,19 +139,59 @@ def test_clean_all_removes_what_was_made_and_says_so(used_checkout: Path) -> Non
     assert re.search(r"removing \S+ out$", said, re.M)
 
 
-def test_ci_runs_the_test_target_with_gsm8k_from_beside_the_checkout(tmp_path: Path) -> None:
-    checkout = tmp_path / "main"
-    (checkout / ".ci").mkdir(parents=True)
-    shutil.copy(ROOT / ".ci" / "run", checkout / ".ci")
-    (checkout / "Makefile").write_text("test:\n\t@echo tested with $$GSM8K_DIR; cat\n")
-    environment = {"PATH": os.environ["PATH"], "CI": "true"}
+CI_MAKE = """
+%:
+	@echo $@ $(PROFILE) $$TARGET $$BASE_IMAGE
+test-all:
+	@echo tested $(PROFILE) with $$GSM8K_DIR; cat
+"""
 
-    def ci() -> str:
+
+@pytest.fixture
+def ci(tmp_path: Path) -> Callable[..., str]:
+    """.ci/run in a checkout of its own; engine and make are played."""
+    checkout, bin_ = tmp_path / "main", tmp_path / "bin"
+    (checkout / ".ci").mkdir(parents=True)
+    bin_.mkdir()
+    shutil.copy(ROOT / ".ci" / "run", checkout / ".ci")
+    (checkout / ".ci" / "engine").write_text('echo "engine $1"; test -d "$VERL_P40_ENGINE"\n')
+    (checkout / "Makefile").write_text(CI_MAKE)
+    for tool in ("docker", "mmdebstrap"):
+        (bin_ / tool).write_text('#!/bin/bash\nexit "$NO_ENGINE"\n')
+        (bin_ / tool).chmod(0o755)
+
+    def run(no_engine: int) -> str:
+        environment = {"PATH": f"{bin_}:{os.environ['PATH']}", "NO_ENGINE": str(no_engine)}
         done = subprocess.run(
             [checkout / ".ci" / "run"], env=environment, capture_output=True, text=True, check=True
         )
         return done.stdout
 
-    assert ci() == "tested with\n"
-    (tmp_path / "shared" / "gsm8k").mkdir(parents=True)
-    assert ci() == f"tested with {tmp_path.resolve()}/shared/gsm8k\n"
+    return run
+
+
+MADE_BY_CI = """\
+base local/debian:bookworm
+build cu124 local/debian:bookworm
+build cu118 toolchain local/debian:bookworm
+build cu118 packages local/debian:bookworm
+tested cu124 with"""
+
+
+def test_ci_builds_the_images_and_runs_all_tests(ci: Callable[..., str]) -> None:
+    said = "\n".join(" ".join(line.split()) for line in ci(no_engine=0).splitlines())
+    assert said == MADE_BY_CI
+
+
+def test_ci_starts_an_engine_where_none_answers_and_takes_it_away(ci: Callable[..., str]) -> None:
+    said = ci(no_engine=1).splitlines()
+    assert (said[0], said[-1]) == ("engine start", "engine remove")
+
+
+def test_ci_takes_gsm8k_from_beside_the_checkout(ci: Callable[..., str], tmp_path: Path) -> None:
+    beside = tmp_path / "shared" / "gsm8k"
+    beside.mkdir(parents=True)
+    for split in ("train", "test"):
+        (beside / f"{split}.jsonl").write_text(split)
+    assert f"tested cu124 with {beside.resolve()}" in ci(no_engine=0)
+    assert (tmp_path / "main/env/downloads/train.jsonl").read_text() == "train"

@@ -37,10 +37,13 @@ def plain(cell: str) -> str:
 
 
 def sources() -> str:
-    """The code's text, with strings that run over several lines joined."""
+    """The code's text, with strings that run over several lines joined.
+
+    Texts of the engine are among them by the tests of the image, which wait for them.
+    """
     files = [
         path
-        for room in ("env", "data", "run")
+        for room in ("env", "data", "run", "tests/image")
         for suffix in ("*.py", "*.sh")
         for path in (paths.ROOT / room).rglob(suffix)
     ]
