@@ -51,7 +51,6 @@ RUN --mount=type=secret,id=ca --mount=type=secret,id=netrc \
 FROM toolchain AS packages
 ARG PROFILE
 ARG PIP_INDEX_URL
-ARG PIP_FIND_LINKS
 ENV UV_LINK_MODE=copy UV_CACHE_DIR=/cache/uv PIP_CACHE_DIR=/cache/pip TOOLS=no
 COPY env/install env/install
 COPY env/locks env/locks
@@ -69,7 +68,8 @@ RUN --mount=type=secret,id=ca --mount=type=secret,id=netrc \
     --mount=type=bind,from=archives,source=/archives,target=/opt/verl-p40/env/downloads \
     . env/image/secrets.sh && export MEDIA && \
     bash env/install/venv.sh "$PROFILE" && bash env/install/python.sh "$PROFILE" && \
-    bash env/install/apex.sh "$PROFILE" env/downloads && rm -f .venv/.lock
+    bash env/install/apex.sh "$PROFILE" env/downloads && rm -f .venv/.lock && \
+    .venv/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash .venv/lib
 
 # ------------------------------------------------------------------ verl and its queue
 FROM environment AS verl
@@ -116,7 +116,11 @@ LABEL org.opencontainers.image.title="verl-p40" \
       org.opencontainers.image.created="${CREATED}" \
       org.opencontainers.image.base.name="${BASE_IMAGE}" \
       org.opencontainers.image.licenses="Apache-2.0 AND MIT"
+# Whatever the modes of the checkout were; bytecode, since nothing can write it later. verl's is compared
+# with its source at each start, so that a file of it can be replaced.
 RUN ldconfig && rm -f /var/cache/ldconfig/aux-cache && install -d -m 1777 /opt/verl-p40/out && \
+    chmod -R u=rwX,go=rX env verl-patches data run LICENSE NOTICE README.md pyproject.toml && \
+    python -m compileall -q -j 0 --invalidation-mode checked-hash .venv/src/verl env data run && \
     REVISION=${REVISION} BASE_IMAGE=${BASE_IMAGE} python -m env.image.manifest
 USER 1000:1000
 # NVIDIA's bases print a banner before a command's own output.

@@ -6,13 +6,16 @@ MAKEFLAGS += --no-print-directory
 
 # Empty means: what the environment was made with, cu124 at first.
 PROFILE ?=
-PRESET ?= p40-grpo
+# Empty means: p40-grpo, or cpu-demo in an image that gets no GPU.
+PRESET ?=
 OVERRIDES ?=
 MODEL ?=
 RESUME ?=
 DATA ?= --source url
 ARGS ?=
 ALL ?=
+# Of which profile the image is that is tested.
+IMAGE ?=
 # Where training runs: host, image, or nothing: in the image where an engine and the image are.
 WHERE ?=
 BASE ?= local/debian:bookworm
@@ -51,7 +54,7 @@ model: env ## fetch a model into out/models; without MODEL, list them  [MODEL=qw
 
 train: ## train with a preset  [PRESET=p40-ppo OVERRIDES="..." WHERE=host|image], or go on  [RESUME=latest]
 	@bash env/image/train.sh $(strip $(if $(RESUME),--resume $(RESUME)) \
-	  $(if $(and $(RESUME),$(filter file,$(origin PRESET))),,--preset $(PRESET)) \
+	  $(if $(PRESET),--preset $(PRESET)) \
 	  $(if $(MODEL),--model $(MODEL)) $(OVERRIDES))
 
 monitor: env ## watch memory of cards and host, before, while or after a run trains
@@ -69,8 +72,8 @@ build: ## the image verl-p40:PROFILE, cu118 unless told  [PROFILE=cu124 BASE_IMA
 test: env ## the whole test suite  [ARGS="tests/unit -k pins"]
 	@$(RUN) -m pytest $(ARGS)
 
-test-all: test ## the same, then what needs an engine: tests of the image, of compose  [PROFILE=cu124]
-	@$(RUN) -m pytest tests/image
+test-all: test ## the same, then what needs an engine: tests of the image, of compose  [IMAGE=cu124]
+	@PROFILE=$(IMAGE) $(RUN) -m pytest tests/image
 
 lint: env ## formatting, style and types, on the oldest Python served; shell, Dockerfile, compose
 	@$(RUN) -m ruff check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,15 +28,22 @@ def refusals_told(writing: Path) -> Iterator[None]:
         # Not the disk: the reader of our output has left.
         raise
     except OSError as error:
-        where = str(error.filename or writing)
         # Arrow's errors put words of their own in place of the system's.
         what = os.strerror(error.errno) if error.errno else str(error)
-        raise Refused(Problem(where, what, do=_cure(error))) from error
+        where = str(error.filename or writing)
+        raise Refused(Problem(where, what, do=_cure(error.errno))) from error
+    except Exception as error:
+        # safetensors and tokenizers are written in Rust: the system's error is in their text only.
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        if found is None:
+            raise
+        code = int(found[1])
+        raise Refused(Problem(str(writing), os.strerror(code), do=_cure(code))) from error
 
 
-def _cure(error: OSError) -> str:
-    if error.errno in _FULL:
+def _cure(code: int | None) -> str:
+    if code in _FULL:
         return "free some space, or write to another disk (VERL_P40_OUT moves all that is made)"
-    if error.errno in _CLOSED:
+    if code in _CLOSED:
         return "let this user read and write there, or choose another place"
     return "check that this path can be read and written"

@@ -30,14 +30,14 @@ else
   if ! "$docker" image inspect "$base" >/dev/null 2>&1; then
     if [[ $base == local/* ]]; then
       problems+=("BASE_IMAGE=$base: not here -> make base makes local/debian:bookworm")
-    elif ! said=$("$docker" buildx imagetools inspect "$base" 2>&1 >/dev/null); then
+    elif ! said=$("$docker" pull --quiet "$base" 2>&1 >/dev/null); then
       problems+=("BASE_IMAGE=$base: not here, and cannot be pulled: ${said##*$'\n'}
     -> name it at a mirror, or make one: make base, then BASE_IMAGE=local/debian:bookworm (cu124)")
     fi
   fi
   # a first build writes packages, their cache and the image; later ones little
   need=25
-  if [ -n "$("$docker" image ls --quiet verl-p40)" ]; then need=3; fi
+  if [ -n "$("$docker" image ls --quiet "verl-p40:$profile*")" ]; then need=3; fi
   root=$("$docker" info --format '{{.DockerRootDir}}' 2>/dev/null || true)
   if [ -d "$root" ]; then
     free=$(df --output=avail -B1G "$root" | tail -1 | tr -d ' ')
@@ -72,6 +72,10 @@ arguments+=(--build-arg "REVISION=$revision")
 arguments+=(--build-arg "CREATED=$(git log -1 --format=%cI 2>/dev/null || echo unknown)")
 for name in APT_MIRROR PIP_INDEX_URL TORCH_URL CUDNN_URL APEX_URL GSM8K_URL HF_ENDPOINT CUDA_ARCH MEDIA; do
   if [ -n "${!name:-}" ]; then arguments+=(--build-arg "$name=${!name}"); fi
+done
+# The engine knows these by itself and keeps them out of the image.
+for name in HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy; do
+  if [ -n "${!name:-}" ]; then arguments+=(--build-arg "$name"); fi
 done
 ca=${CA_BUNDLE:-${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}}
 if [ -r "$ca" ]; then arguments+=(--secret "id=ca,src=$ca"); fi

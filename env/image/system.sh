@@ -2,7 +2,7 @@
 # Packages of the base's own distribution, into the image: `bash env/image/system.sh STAGE PROFILE`.
 # STAGE: runtime (Python, certificates), download (what fetches and unpacks) or toolchain (compilers;
 # nvcc for cu118).
-# APT_MIRROR replaces the address of the base's archive.
+# APT_MIRROR replaces the address of the distribution's own archive, and no other.
 set -euo pipefail
 stage=${1:?usage: system.sh runtime|download|toolchain PROFILE}
 profile=${2:?usage: system.sh runtime|download|toolchain PROFILE}
@@ -23,11 +23,18 @@ if [ -n "${APT_MIRROR:-}" ]; then
   kept=$(mktemp -d)
   cp -a /etc/apt/. "$kept"
   trap 'cp -a "$kept"/. /etc/apt && rm -rf "$kept"' EXIT
-  find /etc/apt -name '*.list' -exec sed -Ei "s#https?://[^ ]+#${APT_MIRROR%/}#" {} +
-  find /etc/apt -name '*.sources' -exec sed -Ei "s#^URIs: .*#URIs: ${APT_MIRROR%/}#" {} +
+  mirror=${APT_MIRROR%/}
+  ubuntu='https?://([a-z]+\.)?(archive|security)\.ubuntu\.com/ubuntu'
+  security='https?://(deb|security)\.debian\.org/debian-security'
+  debian='https?://deb\.debian\.org/debian'
+  find /etc/apt \( -name '*.list' -o -name '*.sources' \) -exec sed -Ei \
+    -e "s#$ubuntu/?( |\$)#$mirror\3#g" \
+    -e "s#$security/?( |\$)#${mirror%/*}/debian-security\2#g" \
+    -e "s#$debian/?( |\$)#$mirror\1#g" {} +
 fi
 # Behind a network that inspects TLS, the caller's certificates; only for this command.
-options=(-o Acquire::Retries=3)
+# apt drops its rights for downloads, and could read neither of the two secrets then.
+options=(-o Acquire::Retries=3 -o APT::Sandbox::User=root)
 if [ -s "${SSL_CERT_FILE:-}" ]; then options+=(-o "Acquire::https::CaInfo=$SSL_CERT_FILE"); fi
 if [ -s "${NETRC:-}" ]; then options+=(-o "Dir::Etc::netrc=$NETRC"); fi
 export DEBIAN_FRONTEND=noninteractive
@@ -58,7 +65,7 @@ case $stage in
     if [ "$profile" = cu118 ]; then
       case $ID in
         debian) install nvidia-cuda-toolkit ;; # non-free; 11.8.89
-        ubuntu) install cuda-nvcc-11-8 ;;      # NVIDIA's source, which its base images carry
+        ubuntu) install cuda-minimal-build-11-8 ;; # NVIDIA's source, which its base images carry
       esac
     fi
     ;;

@@ -37,11 +37,16 @@ esac
 
 if [ -n "$why" ]; then
   echo "training on this host, in ${VERL_P40_VENV:-.venv}: $why"
+  if [[ " $* " != *" --preset "* && " $* " != *" --resume "* ]]; then set -- --preset p40-grpo "$@"; fi
   bash env/install/all.sh "${PROFILE:-}"
   PYTHONPATH=$PWD exec "${VERL_P40_VENV:-.venv}/bin/python" -m run.train "$@"
 fi
 because="an engine and it are here"
 if [ "${WHERE:-}" = image ]; then because="WHERE=image"; fi
 echo "training in the image verl-p40:$profile: $because"
-PROFILE=$profile bash env/image/settle.sh
+# The preset of this run is none for docker compose up.
+PROFILE=$profile PRESET='' bash env/image/settle.sh
+if [[ " $* " != *" --preset "* && " $* " != *" --resume "* ]]; then
+  set -- --preset "$(sed -n 's/^PRESET=//p' .env)" "$@"
+fi
 exec "$docker" compose run --rm --no-deps train python -m run.train "$@"

@@ -14,7 +14,7 @@ profile=${1:-$(stamped profile)}
 profile=${profile:-cu124}
 # Scripts in an environment hold its absolute path, so a moved checkout is another input.
 inputs=$({
-  echo "$PWD $venv $profile ${PYTHON:-}"
+  echo "$PWD $venv $profile ${PYTHON:-} ${MEDIA:-}"
   find env/pins.toml env/locks env/install env/verl.py verl-patches -type f \
     ! -path '*/__pycache__/*' -exec sha256sum {} + | LC_ALL=C sort
 } | sha256sum | cut -d' ' -f1)

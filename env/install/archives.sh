@@ -49,6 +49,17 @@ is_there() { # a mirror that knows no HEAD is asked for the first byte
   get --silent --retry 1 --head --output /dev/null "$1" 2>&1 ||
     get --silent --retry 1 --range 0-0 --output /dev/null "$1" >/dev/null 2>&1
 }
+go_on() { # file, address: from where it ended, or anew where the server cannot (33) or has no more (22)
+  local began=no status=0
+  if [ -s "$1" ]; then began=yes; fi
+  get --continue-at - --output "$1" "$2" || status=$?
+  if [ $began = yes ] && { [ $status = 33 ] || [ $status = 22 ]; }; then
+    rm "$1"
+    status=0
+    get --output "$1" "$2" || status=$?
+  fi
+  return $status
+}
 lay_it() { # file, mirror's variable, sha256, bytes
   local what="lay it as $laid/$1"
   if [ "$3" != - ]; then what="$what (sha256 $3"; else what="$what (no hash of it is pinned"; fi
@@ -68,7 +79,10 @@ while read -r group file pinned bytes mirror url; do
   if [ -f "$place" ]; then
     found=$(hash_of "$place")
     if [ -z "$expected" ] || [ "$found" = "$expected" ]; then
-      if [ "$place" != "$folder/$file" ]; then cp "$place" "$folder/$file"; fi
+      if [ "$place" != "$folder/$file" ]; then
+        cp "$place" "$folder/.$file.part"
+        mv "$folder/.$file.part" "$folder/$file"
+      fi
       continue
     fi
     if [ "$place" = "$laid/$file" ]; then
@@ -91,7 +105,7 @@ for entry in ${missing[@]+"${missing[@]}"}; do
   expected=$(expected_of "$file" "$pinned")
   echo "$file ... from $from"
   # curl's own meter shows the time left, and its last line the reason
-  if ! get --continue-at - --output "$folder/.$file.part" "$from"; then
+  if ! go_on "$folder/.$file.part" "$from"; then
     problem 3 "$from" "cannot be fetched whole, as curl says above" \
       "the same command goes on from there; or $(lay_it "$file" "$mirror" "$pinned" "$bytes")"
     continue
@@ -112,10 +126,13 @@ for entry in ${chosen[@]+"${chosen[@]}"}; do
   found=$(hash_of "$folder/$file")
   if [ "$pinned" = - ]; then
     kind=recorded
-    [ -n "$(expected_of "$file" -)" ] || echo "$file: no hash of it is pinned; it is now recorded: $found" >&2
+    [ -n "$(expected_of "$file" -)" ] || echo "$file: no hash of it is pinned; the build records $found" >&2
   else
     kind=pinned
   fi
   echo "$found $kind $file"
 done >"$folder/.archives.txt"
 mv "$folder/.archives.txt" "$folder/archives.txt"
+# of earlier pins
+find "$folder" -mindepth 1 -maxdepth 1 -type f ! -name archives.txt -printf '%f\n' |
+  while read -r file; do grep -qF " $file" "$folder/archives.txt" || rm "$folder/$file"; done

@@ -142,6 +142,7 @@ class Engine:
         tag: str | None = None,
         user: str | None = None,
         out: str | None = None,
+        room: str | None = None,
         mounts: Mapping[str, str] | None = None,
         expected: Mapping[str, str] = EXPECTED,
     ) -> Iterator[Container]:
@@ -154,6 +155,7 @@ class Engine:
             tag: another image than the one under test.
             user: ``uid:gid``; None is the image's own.
             out: a volume for ``out/``; None makes an empty one that goes with the container.
+            room: instead, how much ``out/`` holds, in memory: ``5m``.
             mounts: file in the container -> file of this host, read-only.
             expected: pattern of a line in the log that is fine -> why.
 
@@ -164,6 +166,10 @@ class Engine:
             Mount(target, source, type="bind", read_only=True)
             for target, source in (mounts or {}).items()
         ]
+        if room is None:
+            binds.append(Mount(OUT, out, type="volume"))
+        else:
+            binds.append(Mount(OUT, None, type="tmpfs", tmpfs_size=room, tmpfs_mode=0o1777))
         container = self.client.containers.create(
             tag or self.tag,
             command if command is None else list(command),

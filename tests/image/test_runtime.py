@@ -148,6 +148,15 @@ def test_out_that_belongs_to_another_is_refused_in_words(engine: Engine) -> None
     assert OUT in done.err
 
 
+@pytest.mark.parametrize("size", ["200k", "5m"])
+def test_a_full_disk_is_told_in_words(engine: Engine, size: str) -> None:
+    # before anything is there, and while the model is written
+    done = engine.run(["python", "-m", "run.train", "--preset", "tiny"], room=size)
+    assert done.code == 1, done.out
+    assert done.err.startswith("refused:"), done.err
+    assert "No space left on device" in done.err
+
+
 def test_any_user_trains_and_owns_the_results_and_a_stop_ends_it_well(engine: Engine) -> None:
     command = ["python", "-m", "run.train", "--preset", "tiny", "trainer.total_training_steps=9999"]
     grace = compose_service("train")["stop_grace_period"]

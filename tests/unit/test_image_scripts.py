@@ -21,10 +21,17 @@ case "$1 $2" in
   "version "*) exit "${NO_ENGINE:-0}" ;;
   "buildx version") exit "${NO_BUILDX:-0}" ;;
   "image inspect") for last; do :; done; [[ " $IMAGES " == *" $last "* ]] && echo 1000000 ;;
-  "image ls") echo "$IMAGES" ;;
-  "buildx imagetools") [ -z "$NO_BASE" ] || { echo "no such host" >&2; exit 1; } ;;
+  "image ls") ;;
+  "pull "*) [ -z "$NO_BASE" ] || { echo "no such host" >&2; exit 1; } ;;
+  "compose version") echo "${COMPOSE:-2.26.1}" ;;
   "buildx build") echo "docker $*"; exit "${FAILS:-0}" ;;
-  "info "*) case $* in *RootDir*) echo "${ROOT_DIR:-/nowhere}" ;; *) echo "{$RUNTIMES}" ;; esac ;;
+  "info "*)
+    case $* in
+      *RootDir*) echo "${ROOT_DIR:-/nowhere}" ;;
+      *Security*) echo "[$SECURITY]" ;;
+      *) echo "{$RUNTIMES}" ;;
+    esac
+    ;;
   "run "*) case $* in *archives.txt) printf "${ARCHIVES:-}" ;; *) echo "docker $*" ;; esac ;;
   *) echo "docker $*" ;;
 esac
@@ -76,6 +83,7 @@ def script(
         ("train", [], {"WHERE": "image", "NO_ENGINE": "1"}, "no Docker engine answers"),
         ("train", [], {"WHERE": "image"}, "no image verl-p40:cu118 is here (make build)"),
         ("settle", [], {"DEVICE": "tpu"}, "DEVICE=tpu; expected cuda or cpu"),
+        ("settle", [], {"COMPOSE": "2.18.1"}, "docker compose is 2.18.1; without a GPU 2.24"),
     ],
 )
 def test_what_cannot_go_on_is_refused_with_its_reason(
@@ -133,7 +141,7 @@ def test_another_stage_gets_a_name_of_its_own(checkout: Path) -> None:
 
 def test_training_takes_the_image_where_it_is_and_says_why(checkout: Path) -> None:
     done = script(checkout, "train", "--preset", "tiny", IMAGES="verl-p40:cu124")
-    first, command = done.stdout.splitlines()
+    first, _, command = done.stdout.splitlines()
     assert first == "training in the image verl-p40:cu124: an engine and it are here"
     assert command == ("docker compose run --rm --no-deps train python -m run.train --preset tiny")
     assert "PROFILE=cu124" in (checkout / ".env").read_text()
@@ -189,6 +197,53 @@ def test_compose_is_told_device_preset_and_owner(
     assert [path.name for path in checkout.glob(".env*")] == [".env"]
 
 
+def settled(checkout: Path, **variables: str) -> dict[str, str]:
+    done = script(checkout, "settle", **variables)
+    assert done.returncode == 0, done.stderr
+    lines = (checkout / ".env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+
+
+def test_an_env_file_of_the_users_own_is_left_alone(checkout: Path) -> None:
+    (checkout / ".env").write_text("HF_TOKEN=mine\n")
+    done = script(checkout, "settle")
+    assert done.returncode == 1
+    assert "was not written by this project" in done.stderr
+    assert (checkout / ".env").read_text() == "HF_TOKEN=mine\n"
+
+
+def test_what_was_given_once_stays_until_it_is_given_otherwise(checkout: Path) -> None:
+    given = {"DEVICE": "cpu", "TRAIN_MEMORY": "5g", "SHM_SIZE": "2gb", "VERL_P40_OUT": "elsewhere"}
+    first = settled(checkout, **given)
+    assert given.items() <= first.items()
+    assert (checkout / "elsewhere").is_dir()
+    assert settled(checkout, RUNTIMES='"nvidia":{}') == first
+    assert settled(checkout, TRAIN_MEMORY="6g") == {**first, "TRAIN_MEMORY": "6g"}
+
+
+def test_in_a_rootless_engine_root_is_the_caller(checkout: Path) -> None:
+    said = settled(checkout, SECURITY="name=seccomp,profile=builtin name=rootless")
+    assert (said["RUN_UID"], said["RUN_GID"]) == ("0", "0")
+
+
+def test_two_checkouts_have_projects_of_their_own(checkout: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "checkout"
+    shutil.copytree(checkout, other)
+    one, two = (settled(place)["COMPOSE_PROJECT_NAME"] for place in (checkout, other))
+    assert one != two
+
+
+def test_without_a_preset_training_takes_what_fits_the_device(checkout: Path) -> None:
+    for runtimes, preset in (("", "cpu-demo"), ('"nvidia":{}', "p40-grpo")):
+        done = script(checkout, "train", IMAGES="verl-p40:cu124", RUNTIMES=runtimes)
+        assert done.stdout.splitlines()[-1].endswith(f"python -m run.train --preset {preset}")
+
+
+def test_the_preset_of_one_run_is_none_for_compose(checkout: Path) -> None:
+    script(checkout, "train", "--preset", "tiny", IMAGES="verl-p40:cu124", PRESET="tiny")
+    assert "PRESET=cpu-demo\n" in (checkout / ".env").read_text()
+
+
 def test_the_default_base_is_the_pinned_one() -> None:
     base = pins()["profiles"]["cu118"]["base"]["runtime"]
     (default,) = re.findall(r"^ARG BASE_IMAGE=(.*)$", DOCKERFILE, re.M)
@@ -202,6 +257,13 @@ def test_the_image_has_no_frontend_to_pull_and_no_compiler_in_its_last_stage() -
 
 
 def test_every_folder_of_the_project_but_tests_and_docs_is_in_the_image() -> None:
-    ignored = {line.strip("/") for line in (ROOT / ".dockerignore").read_text().splitlines()}
-    assert {"tests", "docs", ".git", "out", ".venv", "env/downloads", ".env"} <= ignored
-    assert ignored.isdisjoint({"env", "data", "run", "verl-patches", "README.md", "LICENSE"})
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert [line for line in lines if not line.startswith(("#", "!"))] == [
+        "*",
+        "/env/downloads",
+        "**/__pycache__",
+    ]
+    taken = {line[2:] for line in lines if line.startswith("!")}
+    assert {"env", "data", "run", "verl-patches", "README.md", "LICENSE"} <= taken
+    assert all((ROOT / name).exists() for name in taken)
+    assert taken.isdisjoint({"tests", "docs", "out", ".git", ".env", ".venv"})

@@ -143,7 +143,7 @@ CI_MAKE = """
 %:
 	@echo $@ $(PROFILE) $$TARGET $$BASE_IMAGE
 test-all:
-	@echo tested $(PROFILE) with $$GSM8K_DIR; cat
+	@echo tested $(IMAGE) with $$GSM8K_DIR; cat
 """
 
 
