@@ -167,7 +167,7 @@ class Engine:
             for target, source in (mounts or {}).items()
         ]
         if room is None:
-            binds.append(Mount(OUT, out, type="volume"))
+            binds.append(Mount(OUT, out, type="volume", no_copy=out is not None))
         else:
             binds.append(Mount(OUT, None, type="tmpfs", tmpfs_size=room, tmpfs_mode=0o1777))
         container = self.client.containers.create(
@@ -176,7 +176,7 @@ class Engine:
             user=user,
             network_mode="none",
             # no_copy: else an empty one takes the owner and the mode of the image's folder
-            mounts=[Mount(OUT, out, type="volume", no_copy=out is not None), *binds],
+            mounts=binds,
             labels=self.labels,
             **settings(compose_service("train")),
         )

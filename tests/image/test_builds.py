@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -75,18 +76,12 @@ def failed(done: subprocess.CompletedProcess[str], reason: str) -> None:
     assert f"refused: {AGAIN} could not be built" in done.stderr
 
 
-def test_another_hash_of_the_published_data_ends_the_build(engine: Engine) -> None:
-    laid = ROOT / "env" / "downloads" / "train.jsonl"
-    kept = laid.read_bytes() if laid.exists() else None
-    laid.parent.mkdir(exist_ok=True)
-    try:
-        laid.write_bytes(b'{"question": "1 + 1?", "answer": "#### 3"}\n')
-        failed(build(engine), "env/downloads/train.jsonl: has sha256")
-    finally:
-        if kept is None:
-            laid.unlink()
-        else:
-            laid.write_bytes(kept)
+def test_another_hash_of_the_published_data_ends_the_build(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 3"}\n')
+    failed(
+        build(engine, "--build-context", f"downloads={tmp_path}"),
+        "env/downloads/train.jsonl: has sha256",
+    )
 
 
 def test_without_a_network_the_build_says_what_could_not_be_reached(engine: Engine) -> None:

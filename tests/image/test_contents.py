@@ -97,7 +97,10 @@ def test_the_image_holds_this_checkouts_code_and_nothing_else_of_it(inside: Insi
     }
     code = """
 import hashlib, json, pathlib, sys
-files = [p for name in sys.argv[1:] for p in pathlib.Path(name).rglob("*") if p.is_file()]
+files = [
+    p for name in sys.argv[1:] for p in pathlib.Path(name).rglob("*")
+    if p.is_file() and p.suffix != ".pyc"
+]
 print(json.dumps({str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}))
 """
     there = inside(code, *folders)

@@ -72,6 +72,9 @@ def layers(
     public = own_bundle | certificates(
         host.file(f"{site_packages}/certifi/cacert.pem").content_string
     )
+    # what this host's distribution ships is public too, and may be older or newer
+    for shipped in Path("/usr/share/ca-certificates").rglob("*.crt"):
+        public |= certificates(shipped.read_text())
     added = certificates(host_bundle.read_text()) - public if host_bundle.is_file() else set()
     return saved(engine.tag, {**as_needles(added), **secrets_of_environment()})
 

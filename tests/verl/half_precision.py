@@ -1,8 +1,8 @@
 """Records which dtypes a run computes in, in every process that it starts.
 
-A recorder sits on torch's dispatcher, below autograd and autocast, so that it meets the operators of
-forward and backward alike, and the casts that nobody wrote. Python runs ``sitecustomize`` when it
-starts, wherever ``PYTHONPATH`` has one: so no process of a run needs to know of it, whether Ray,
+A recorder sits on torch's dispatcher, below autograd and autocast, so that it meets the operators
+of forward and backward alike, and the casts that nobody wrote. Python runs ``sitecustomize`` when
+it starts, wherever ``PYTHONPATH`` has one: so no process of a run needs to know of it, whether Ray,
 torchrun or anything else starts it.
 """
 
@@ -112,7 +112,8 @@ def _record(folder: Path) -> None:
             dtypes = frozenset(
                 leaf.dtype
                 for leaf in leaves
-                if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex())
+                if isinstance(leaf, torch.Tensor)
+                and (leaf.is_floating_point() or leaf.is_complex())
             )
             key = (os.getpid(), str(func), dtypes)
             if key not in seen:

@@ -162,7 +162,7 @@ def test_peft_loads_the_adapter_from_a_checkpoint(
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    worker = make_actor(name)
+    worker = make_actor(name, "actor_rollout_ref.model.exclude_modules=[o_proj]")
     batch = random_batch(worker)
     step(worker, batch)
     worker.save_checkpoint(str(tmp_path), global_step=1)
@@ -173,6 +173,7 @@ def test_peft_loads_the_adapter_from_a_checkpoint(
     found = dict(loaded.named_parameters())
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], value) for key, value in expected.items())
+    assert not any("o_proj.lora_A" in key for key in found)
 
 
 def test_a_checkpoint_of_single_is_a_folder_that_transformers_loads_with_the_adapter_on(

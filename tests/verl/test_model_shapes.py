@@ -93,7 +93,7 @@ def test_one_step_of_grpo_rolls_out_trains_and_saves(
 
 def test_a_critic_of_the_shape_learns(make_worker: Callable[..., Any], shape: Path) -> None:
     batch = random_batch(make_worker(shape, *strategy("single")), rows=2)
-    critic = make_worker(shape, *strategy("single"), "critic.optim.lr=1e-2", role="critic")
+    critic = make_worker(shape, *strategy("single"), "critic.optim.lr=1e-3", role="critic")
     losses = [step(critic, batch)["critic/vf_loss"][0] for _ in range(3)]
     assert losses[-1] < losses[0]
 
@@ -161,3 +161,22 @@ def recomputed(worker: Any, batch: Any) -> bool:
     handle.remove()
     rows = worker.config.actor if hasattr(worker, "actor") else worker.config
     return len(passes) == 2 * len(batch) // rows.ppo_micro_batch_size_per_gpu
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("rank", [0, 4], ids=["full", "lora"])
+@pytest.mark.parametrize("role", ["actor_rollout", "ref", "critic"])
+def test_every_role_keeps_to_the_profile(
+    make_worker: Callable[..., Any], tiny_model: Path, role: str, rank: int, attention: str
+) -> None:
+    worker = make_worker(
+        tiny_model,
+        *strategy("single"),
+        f"hardware.attn_implementation={attention}",
+        f"actor_rollout_ref.model.lora_rank={rank}",
+        f"critic.model.lora_rank={rank}",
+        role=role,
+    )
+    built = worker.ref_module_fsdp if role == "ref" else model(worker)
+    assert built.config._attn_implementation == attention
+    assert {value.dtype for value in built.state_dict().values()} == {torch.float32}
