@@ -154,7 +154,10 @@ def ci(tmp_path: Path) -> Callable[..., str]:
     (checkout / ".ci").mkdir(parents=True)
     bin_.mkdir()
     shutil.copy(ROOT / ".ci" / "run", checkout / ".ci")
-    (checkout / ".ci" / "engine").write_text('echo "engine $1"; test -d "$VERL_P40_ENGINE"\n')
+    engine = (
+        'echo "engine $1"; test -d "$VERL_P40_ENGINE"; [ $1 = start ] || rmdir "$VERL_P40_ENGINE"'
+    )
+    (checkout / ".ci" / "engine").write_text(f"{engine}\n")
     (checkout / "Makefile").write_text(CI_MAKE)
     for tool in ("docker", "mmdebstrap"):
         (bin_ / tool).write_text('#!/bin/bash\nexit "$NO_ENGINE"\n')
