@@ -35,9 +35,10 @@ def refusals_told(writing: Path) -> Iterator[None]:
     except Exception as error:
         # safetensors and tokenizers are written in Rust: the system's error is in their text only.
         found = re.search(r"\(os error (\d+)\)", str(error))
-        if found is None:
+        code = int(found[1]) if found else None
+        # What cannot be read is told by those who read it, with the file's name.
+        if code is None or code not in _FULL:
             raise
-        code = int(found[1])
         raise Refused(Problem(str(writing), os.strerror(code), do=_cure(code))) from error
 
 
