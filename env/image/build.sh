@@ -53,6 +53,9 @@ for name in APT_MIRROR PIP_INDEX_URL TORCH_URL CUDNN_URL APEX_URL GSM8K_URL HF_E
     -> put it into a netrc file, and its path into NETRC")
   fi
 done
+if [[ ${MEDIA:-yes} != yes ]]; then
+  problems+=("MEDIA=$MEDIA: expected yes, or nothing")
+fi
 for name in CA_BUNDLE NETRC; do
   if [ -n "${!name:-}" ] && [ ! -r "${!name}" ]; then
     problems+=("$name=${!name}: cannot be read; expected a file")

@@ -4,8 +4,8 @@
 #
 # A file laid by hand in env/downloads/ is taken from there; else it is fetched, checked by its hash
 # and gets its name when it is whole. What was begun goes on. All that cannot be had is told before
-# the first long download. A file without a pinned hash is compared with what its first fetch recorded
-# in env/downloads/recorded.sha256. FOLDER/archives.txt says what is there: sha256, pinned|recorded, file.
+# the first long download. A file without a pinned hash is compared with what the first build
+# recorded in env/downloads/recorded.sha256. FOLDER/archives.txt says what is there: sha256, pinned|recorded, file.
 # Exit codes: 1 another hash, 3 something could not be had.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."

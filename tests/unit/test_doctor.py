@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -596,25 +596,34 @@ class Memory:
     total, free = 22919 * MIB, 22800 * MIB
 
 
+def two_p40s(
+    monkeypatch: pytest.MonkeyPatch,
+    memory: object,
+    handle: Callable[[int], int] = lambda index: index,
+) -> None:
+    """An NVML with two cards, whose handles are given by ``handle``."""
+    answers = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlSystemGetDriverVersion": lambda: b"580.95.05",
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": handle,
+        "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}",
+        "nvmlDeviceGetName": lambda handle: "Tesla P40",
+        "nvmlDeviceGetCudaComputeCapability": lambda handle: (6, 1),
+        "nvmlDeviceGetMemoryInfo": lambda handle: memory,
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, answer)
+
+
 @pytest.mark.parametrize(
     ("visible", "shown"), [(None, [True, True]), ("1", [False, True]), ("", [False, False])]
 )
 def test_cards_are_told_with_which_of_them_cuda_may_use(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, shown: list[bool]
 ) -> None:
-    answers = {
-        "nvmlInit": lambda: None,
-        "nvmlShutdown": lambda: None,
-        "nvmlSystemGetDriverVersion": lambda: b"580.95.05",
-        "nvmlDeviceGetCount": lambda: 2,
-        "nvmlDeviceGetHandleByIndex": lambda index: index,
-        "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}",
-        "nvmlDeviceGetName": lambda handle: "Tesla P40",
-        "nvmlDeviceGetCudaComputeCapability": lambda handle: (6, 1),
-        "nvmlDeviceGetMemoryInfo": lambda handle: Memory,
-    }
-    for name, answer in answers.items():
-        monkeypatch.setattr(pynvml, name, answer)
+    two_p40s(monkeypatch, Memory)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -653,19 +662,7 @@ def test_a_lost_card_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -
             raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
         return index
 
-    answers = {
-        "nvmlInit": lambda: None,
-        "nvmlShutdown": lambda: None,
-        "nvmlSystemGetDriverVersion": lambda: "580.95.05",
-        "nvmlDeviceGetCount": lambda: 2,
-        "nvmlDeviceGetHandleByIndex": handle,
-        "nvmlDeviceGetUUID": lambda handle: f"GPU-{handle}",
-        "nvmlDeviceGetName": lambda handle: "Tesla P40",
-        "nvmlDeviceGetCudaComputeCapability": lambda handle: (6, 1),
-        "nvmlDeviceGetMemoryInfo": lambda handle: Memory,
-    }
-    for name, answer in answers.items():
-        monkeypatch.setattr(pynvml, name, answer)
+    two_p40s(monkeypatch, Memory, handle)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     _, (first, second) = gather.driver()
     assert first.name == "Tesla P40"

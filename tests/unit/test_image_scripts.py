@@ -77,6 +77,7 @@ def script(
         # a place of which no byte is free, on any Linux
         ("build", ["cu124"], {"ROOT_DIR": "/sys"}, "/sys: 0 GB are free; expected 25"),
         ("build", ["cu124"], {"PIP_INDEX_URL": "https://me:secret@mirror"}, "NETRC"),
+        ("build", ["cu124"], {"MEDIA": "no"}, "MEDIA=no: expected yes, or nothing"),
         ("build", ["cu124"], {"FAILS": "1"}, "verl-p40:cu124 could not be built"),
         ("base", [], {"NO_ENGINE": "1", "PATH": "/usr/bin:/bin"}, "refused:"),
         ("train", [], {"WHERE": "moon"}, "WHERE=moon; expected host, image or nothing"),
